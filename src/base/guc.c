@@ -19,48 +19,49 @@
 #include "base/guc.h"
 #include "base/injection_point.h"
 
-char	   *rbp_guc_broker = NULL;
-bool		rbp_guc_enabled = true;
-int			rbp_guc_buffer_tier_max_size = 1024;
-int			rbp_guc_buffer_tier_size = -1;
-int			rbp_guc_staging_size = 4096;
-char	   *rbp_guc_transport = NULL;
-char	   *rbp_guc_token_file = NULL;
-int			rbp_guc_lease_ttl = 30000;
-bool		rbp_guc_compare_with_disk = false;
-int			rbp_guc_read_from = RBP_READ_AUTO;
-int			rbp_guc_use_tier = RBP_USE_TIER_ON;
-int			rbp_guc_policy_interval = 60;
-char	   *rbp_guc_exclude_tablespaces = NULL;
-int			rbp_guc_read_ahead = 64;
-int			rbp_guc_max_connections = 200;
-int			rbp_guc_connect_threshold = 8;
-char	   *rbp_guc_rdma_device = NULL;
-int			rbp_guc_rdma_port = 0;
-int			rbp_guc_rdma_gid_index = -1;
-int			rbp_guc_rdma_traffic_class = -1;
-int			rbp_guc_rdma_ack_timeout = 12;
-int			rbp_guc_rdma_retry_count = 6;
+/* Their defaults are in the tables below. */
+char	   *rbp_guc_broker;
+bool		rbp_guc_enabled;
+int			rbp_guc_buffer_tier_max_size;
+int			rbp_guc_buffer_tier_size;
+int			rbp_guc_staging_size;
+char	   *rbp_guc_transport;
+char	   *rbp_guc_token_file;
+int			rbp_guc_lease_ttl;
+bool		rbp_guc_compare_with_disk;
+int			rbp_guc_read_from;
+int			rbp_guc_use_tier;
+int			rbp_guc_policy_interval;
+char	   *rbp_guc_exclude_tablespaces;
+int			rbp_guc_read_ahead;
+int			rbp_guc_max_connections;
+int			rbp_guc_connect_threshold;
+char	   *rbp_guc_rdma_device;
+int			rbp_guc_rdma_port;
+int			rbp_guc_rdma_gid_index;
+int			rbp_guc_rdma_traffic_class;
+int			rbp_guc_rdma_ack_timeout;
+int			rbp_guc_rdma_retry_count;
 uint32		rbp_guc_connect_settings_version = 0;
-int			rbp_guc_temp_tier_max_size = 1024;
-int			rbp_guc_temp_tier_size = 0;
-int			rbp_guc_temp_staging_size = 8192;
-bool		rbp_guc_temp_mirror = false;
-bool		rbp_guc_spill_temp_files = true;
-bool		rbp_guc_spill_temp_tables = false;
-int			rbp_guc_relations_max = 10000;
-int			rbp_guc_statements_max = 1000;
+int			rbp_guc_temp_tier_max_size;
+int			rbp_guc_temp_tier_size;
+int			rbp_guc_temp_staging_size;
+bool		rbp_guc_temp_mirror;
+bool		rbp_guc_spill_temp_files;
+bool		rbp_guc_spill_temp_tables;
+int			rbp_guc_relations_max;
+int			rbp_guc_statements_max;
 
-bool		rbp_guc_advice = false;
-int			rbp_guc_advice_max_size = 65536;
+bool		rbp_guc_advice;
+int			rbp_guc_advice_max_size;
 
-static double io_timeout = 10.0;	/* ms */
-static int	idle_connection_timeout = 300;	/* s */
-static int	temp_io_timeout = 5000; /* ms */
-static int	keep_max_size = -1; /* MB */
-static int	database_limit = -1;	/* MB; never read: the setting is there
-									 * for ALTER DATABASE, whose values
-									 * policy/server.c reads in the catalog */
+static double io_timeout;		/* ms */
+static int	idle_connection_timeout;	/* s */
+static int	temp_io_timeout;	/* ms */
+static int	keep_max_size;		/* MB */
+static int	database_limit;		/* MB; never read: the setting is there for
+								 * ALTER DATABASE, whose values
+								 * policy/server.c reads in the catalog */
 
 static const struct config_enum_entry use_tier_choices[] = {
 	{"on", RBP_USE_TIER_ON, false},
@@ -116,7 +117,7 @@ check_transport(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* The maximum is defined before the size that it limits, so it is known here. */
+/* The maximum was defined before, see ints[]. */
 static bool
 check_size(int size, int max_size, const char *name)
 {
@@ -226,80 +227,203 @@ ASSIGN_INT(rdma_traffic_class)
 ASSIGN_INT(rdma_ack_timeout)
 ASSIGN_INT(rdma_retry_count)
 
+static const struct
+{
+	const char *name;
+	bool	   *variable;
+	bool		initial;
+	GucContext	context;
+	int			flags;
+	const char *text;
+	const char *detail;
+}			bools[] = {
+	{"remote_bp.enabled", &rbp_guc_enabled, true,
+		PGC_SIGHUP, 0,
+		"Serves page reads from remote memory, and stores evicted pages there.",
+		"Turning it off keeps the leases and the stored pages."},
+	{"remote_bp.compare_with_disk", &rbp_guc_compare_with_disk, false,
+		PGC_SUSET, 0,
+		"Compares every page from remote memory with the disk.",
+		"A difference is logged and counted, and the page on disk is used."},
+	{"remote_bp.temp_mirror", &rbp_guc_temp_mirror, false,
+		PGC_USERSET, 0,
+		"Stores temporary data on two donors.",
+		"Blocks for which there is no second donor go to the file on disk."},
+	{"remote_bp.spill_temp_files", &rbp_guc_spill_temp_files, true,
+		PGC_USERSET, 0,
+		"Stores new blocks of temporary files on donors."},
+	{"remote_bp.spill_temp_tables", &rbp_guc_spill_temp_tables, false,
+		PGC_USERSET, 0,
+		"Stores evicted blocks of temporary tables on donors, too."},
+	{"remote_bp.advice", &rbp_guc_advice, false,
+		PGC_SIGHUP, 0,
+		"Observes reads to estimate how large the tier should be; see remote_bp_advice.",
+		"This works without a broker, too."},
+};
+
+/* A maximum comes before the size that it limits, whose check looks at it. */
+static const struct
+{
+	const char *name;
+	int		   *variable;
+	int			initial;
+	int			least;
+	int			most;
+	GucContext	context;
+	int			flags;
+	const char *text;
+	const char *detail;
+	GucIntCheckHook check;
+	GucIntAssignHook assign;
+}			ints[] = {
+	{"remote_bp.buffer_tier_max_size", &rbp_guc_buffer_tier_max_size, 1024, 1, 16 * 1024 * 1024,
+		PGC_POSTMASTER, GUC_UNIT_MB,
+		"Sets the maximum of remote_bp.buffer_tier_size.",
+		"The page directory takes some 54 bytes of shared memory for each 8 kB."},
+	{"remote_bp.buffer_tier_size", &rbp_guc_buffer_tier_size, -1, -1, 16 * 1024 * 1024,
+		PGC_SIGHUP, GUC_UNIT_MB,
+		"Sets the remote memory that is leased for the buffer tier.",
+		"0 gives all memory back; -1 means remote_bp.buffer_tier_max_size.",
+		.check = check_tier_size},
+	{"remote_bp.staging_size", &rbp_guc_staging_size, 4096, 128, 4 * 1024 * 1024,
+		PGC_POSTMASTER, GUC_UNIT_KB,
+		"Sets the pinned shared memory in which evicted pages wait to be written to donors.",
+		.check = check_staging_size},
+	{"remote_bp.lease_ttl", &rbp_guc_lease_ttl, 30000, 2000, 3600 * 1000,
+		PGC_SIGHUP, GUC_UNIT_MS,
+		"Sets the time for which leased memory can be used without a renewal."},
+	{"remote_bp.keep_max_size", &keep_max_size, -1, -1, 16 * 1024 * 1024,
+		PGC_SIGHUP, GUC_UNIT_MB,
+		"Sets the maximum memory for relations that are kept in the tier.",
+		"-1 means half of the memory of the tier."},
+	{"remote_bp.policy_interval", &rbp_guc_policy_interval, 60, 1, 24 * 3600,
+		PGC_SIGHUP, GUC_UNIT_S,
+		"Sets the interval between reviews of policies, if no event triggers one."},
+	{"remote_bp.database_limit", &database_limit, -1, -1, 16 * 1024 * 1024,
+		PGC_SUSET, GUC_UNIT_MB,
+		"The most memory of the tier for a database; -1 for no limit.",
+		"Only for ALTER DATABASE; see remote_bp_set_database_limit()."},
+	{"remote_bp.read_ahead", &rbp_guc_read_ahead, 64, 0, RBP_READ_AHEAD_MAX,
+		PGC_USERSET, 0,
+		"Sets the number of pages that are read ahead at once where a relation is read in order.",
+		"0 turns reading ahead off."},
+	{"remote_bp.max_connections", &rbp_guc_max_connections, 200, 1, 10000,
+		PGC_SIGHUP, 0,
+		"Sets the maximum number of connections of this server's backends to one donor.",
+		"A backend beyond it reads from disk."},
+	{"remote_bp.idle_connection_timeout", &idle_connection_timeout, 300, 0, 7 * 24 * 3600,
+		PGC_SIGHUP, GUC_UNIT_S,
+		"Closes connections to donors that were not used for this long.",
+		"0 keeps them."},
+	{"remote_bp.connect_threshold", &rbp_guc_connect_threshold, 8, 0, 10000,
+		PGC_SIGHUP, 0,
+		"Sets the number of reads after which a backend connects to a donor over RDMA.",
+		"Reads that the donor could have served count, and go to disk; 0 connects at once."},
+	{"remote_bp.rdma_port", &rbp_guc_rdma_port, 0, 0, 255,
+		PGC_SIGHUP, 0,
+		"Sets the port of the RDMA device, from 1; 0 for any.",
+		.assign = assign_rdma_port},
+	{"remote_bp.rdma_gid_index", &rbp_guc_rdma_gid_index, -1, -1, 65535,
+		PGC_SIGHUP, 0,
+		"Sets the entry of the port's GID table to connect from; -1 for that of the route.",
+		.assign = assign_rdma_gid_index},
+	{"remote_bp.rdma_traffic_class", &rbp_guc_rdma_traffic_class, -1, -1, 255,
+		PGC_SIGHUP, 0,
+		"Sets the traffic class of RDMA packets; -1 for the default of the system.",
+		.assign = assign_rdma_traffic_class},
+	{"remote_bp.rdma_ack_timeout", &rbp_guc_rdma_ack_timeout, 10, 1, 31,
+		PGC_SIGHUP, 0,
+		"Sets the exponent of the time, 4.096 us * 2^value, after which an RDMA packet is sent again.",
+		.assign = assign_rdma_ack_timeout},
+	{"remote_bp.rdma_retry_count", &rbp_guc_rdma_retry_count, 6, 0, 6,
+		PGC_SIGHUP, 0,
+		"Sets the number of times that an RDMA packet is sent again before the connection is closed.",
+		.assign = assign_rdma_retry_count},
+	{"remote_bp.temp_tier_max_size", &rbp_guc_temp_tier_max_size, 1024, 0, 8 * 1024 * 1024,
+		PGC_POSTMASTER, GUC_UNIT_MB,
+		"Sets the maximum of remote_bp.temp_tier_size.",
+		"Tables take some 60 bytes of shared memory for each 8 kB."},
+	{"remote_bp.temp_tier_size", &rbp_guc_temp_tier_size, 0, 0, 8 * 1024 * 1024,
+		PGC_SIGHUP, GUC_UNIT_MB,
+		"Remote memory that is leased for temporary data; 0 for none.",
+		"Data there has no other copy, unless remote_bp.temp_mirror is on.",
+		.check = check_temp_tier_size},
+	{"remote_bp.temp_staging_size", &rbp_guc_temp_staging_size, 8192, 128, 4 * 1024 * 1024,
+		PGC_POSTMASTER, GUC_UNIT_KB,
+		"Sets the shared memory in which temporary blocks wait until they are on donors.",
+		.check = check_temp_staging_size},
+	{"remote_bp.temp_io_timeout", &temp_io_timeout, 5000, 10, 600000,
+		PGC_SIGHUP, GUC_UNIT_MS,
+		"Sets the maximum time that a query waits for temporary data on a donor that does not answer."},
+	{"remote_bp.relations_max", &rbp_guc_relations_max, 10000, 0, RBP_RELATIONS_MAX,
+		PGC_POSTMASTER, 0,
+		"Sets the maximum number of relation forks in remote_bp_stat_relations.",
+		"0 notes nothing for relations and databases."},
+	{"remote_bp.statements_max", &rbp_guc_statements_max, 1000, 0, RBP_STATEMENTS_MAX,
+		PGC_POSTMASTER, 0,
+		"Sets the maximum number of statements in remote_bp_stat_statements.",
+		"0 notes no statements."},
+	{"remote_bp.advice_max_size", &rbp_guc_advice_max_size, 65536, 16, 16 * 1024 * 1024,
+		PGC_SIGHUP, GUC_UNIT_MB,
+		"Sets the largest size of a tier for which remote_bp_advice gives estimates."},
+};
+
+static const struct
+{
+	const char *name;
+	char	  **variable;
+	const char *initial;
+	GucContext	context;
+	int			flags;
+	const char *text;
+	const char *detail;
+	GucStringCheckHook check;
+	GucStringAssignHook assign;
+}			strings[] = {
+	{"remote_bp.broker", &rbp_guc_broker, "",
+		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+		"Sets the URL of the memory broker; an empty value turns the tier off.",
+		.check = check_broker},
+	{"remote_bp.transport", &rbp_guc_transport, "auto",
+		PGC_SIGHUP, 0,
+		"Selects the transport to donors: auto, shm, verbs or tcp.",
+		.check = check_transport,.assign = assign_transport},
+	{"remote_bp.token_file", &rbp_guc_token_file, "",
+		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+		"Sets the file with the token for the broker; empty for no token."},
+	{"remote_bp.exclude_tablespaces", &rbp_guc_exclude_tablespaces, "",
+		PGC_SIGHUP, GUC_LIST_INPUT,
+		"Sets the tablespaces whose pages are not stored in the tier, except relations that are kept there.",
+		.check = check_tablespaces},
+	{"remote_bp.rdma_device", &rbp_guc_rdma_device, "",
+		PGC_SIGHUP, 0,
+		"Sets the RDMA device; empty for the device of the route to the donor.",
+		.check = check_rdma_device,.assign = assign_rdma_device},
+};
+
 void
 rbp_guc_init(bool (*known_transport) (const char *name))
 {
 	is_transport = known_transport;
 
-	DefineCustomStringVariable("remote_bp.broker",
-							   "Sets the URL of the memory broker; an empty value turns the tier off.",
-							   NULL,
-							   &rbp_guc_broker,
-							   "",
-							   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
-							   check_broker, NULL, NULL);
-	DefineCustomBoolVariable("remote_bp.enabled",
-							 "Serves page reads from remote memory, and stores evicted pages there.",
-							 "Turning it off keeps the leases and the stored pages.",
-							 &rbp_guc_enabled,
-							 true,
-							 PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.buffer_tier_max_size",
-							"Sets the maximum of remote_bp.buffer_tier_size.",
-							"The page directory takes some 54 bytes of shared memory for each 8 kB.",
-							&rbp_guc_buffer_tier_max_size,
-							1024, 1, 16 * 1024 * 1024,
-							PGC_POSTMASTER, GUC_UNIT_MB,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.buffer_tier_size",
-							"Sets the remote memory that is leased for the buffer tier.",
-							"0 gives all memory back; -1 means remote_bp.buffer_tier_max_size.",
-							&rbp_guc_buffer_tier_size,
-							-1, -1, 16 * 1024 * 1024,
-							PGC_SIGHUP, GUC_UNIT_MB,
-							check_tier_size, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.staging_size",
-							"Sets the pinned shared memory in which evicted pages wait to be written to donors.",
-							NULL,
-							&rbp_guc_staging_size,
-							4096, 128, 4 * 1024 * 1024,
-							PGC_POSTMASTER, GUC_UNIT_KB,
-							check_staging_size, NULL, NULL);
-	DefineCustomStringVariable("remote_bp.transport",
-							   "Selects the transport to donors: auto, shm, verbs or tcp.",
-							   NULL,
-							   &rbp_guc_transport,
-							   "auto",
-							   PGC_SIGHUP, 0,
-							   check_transport, assign_transport, NULL);
-	DefineCustomStringVariable("remote_bp.token_file",
-							   "Sets the file with the token for the broker; empty for no token.",
-							   NULL,
-							   &rbp_guc_token_file,
-							   "",
-							   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
-							   NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.lease_ttl",
-							"Sets the time for which leased memory can be used without a renewal.",
-							NULL,
-							&rbp_guc_lease_ttl,
-							30000, 2000, 3600 * 1000,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(bools); i++)
+		DefineCustomBoolVariable(bools[i].name, bools[i].text, bools[i].detail, bools[i].variable,
+								 bools[i].initial, bools[i].context, bools[i].flags,
+								 NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(ints); i++)
+		DefineCustomIntVariable(ints[i].name, ints[i].text, ints[i].detail, ints[i].variable,
+								ints[i].initial, ints[i].least, ints[i].most, ints[i].context,
+								ints[i].flags, ints[i].check, ints[i].assign, NULL);
+	for (int i = 0; i < lengthof(strings); i++)
+		DefineCustomStringVariable(strings[i].name, strings[i].text, strings[i].detail,
+								   strings[i].variable, strings[i].initial, strings[i].context,
+								   strings[i].flags, strings[i].check, strings[i].assign, NULL);
 	DefineCustomRealVariable("remote_bp.io_timeout",
 							 "Sets the maximum time of one wait for a donor.",
 							 "After it, the page is read from disk.",
 							 &io_timeout,
 							 10.0, 0.1, 10000.0,
 							 PGC_SIGHUP, GUC_UNIT_MS,
-							 NULL, NULL, NULL);
-	DefineCustomBoolVariable("remote_bp.compare_with_disk",
-							 "Compares every page from remote memory with the disk.",
-							 "A difference is logged and counted, and the page on disk is used.",
-							 &rbp_guc_compare_with_disk,
-							 false,
-							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.read_from",
 							 "Reads pages, and temporary blocks, from donors that have them, or from the file.",
@@ -315,181 +439,6 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 RBP_USE_TIER_ON, use_tier_choices,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.keep_max_size",
-							"Sets the maximum memory for relations that are kept in the tier.",
-							"-1 means half of the memory of the tier.",
-							&keep_max_size,
-							-1, -1, 16 * 1024 * 1024,
-							PGC_SIGHUP, GUC_UNIT_MB,
-							NULL, NULL, NULL);
-	DefineCustomStringVariable("remote_bp.exclude_tablespaces",
-							   "Sets the tablespaces whose pages are not stored in the tier, except relations that are kept there.",
-							   NULL,
-							   &rbp_guc_exclude_tablespaces,
-							   "",
-							   PGC_SIGHUP, GUC_LIST_INPUT,
-							   check_tablespaces, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.policy_interval",
-							"Sets the interval between reviews of policies, if no event triggers one.",
-							NULL,
-							&rbp_guc_policy_interval,
-							60, 1, 24 * 3600,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.database_limit",
-							"The most memory of the tier for a database; -1 for no limit.",
-							"Only for ALTER DATABASE; see remote_bp_set_database_limit().",
-							&database_limit,
-							-1, -1, 16 * 1024 * 1024,
-							PGC_SUSET, GUC_UNIT_MB,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.read_ahead",
-							"Sets the number of pages that are read ahead at once where a relation is read in order.",
-							"0 turns reading ahead off.",
-							&rbp_guc_read_ahead,
-							64, 0, RBP_READ_AHEAD_MAX,
-							PGC_USERSET, 0,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.max_connections",
-							"Sets the maximum number of connections of this server's backends to one donor.",
-							"A backend beyond it reads from disk.",
-							&rbp_guc_max_connections,
-							200, 1, 10000,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.idle_connection_timeout",
-							"Closes connections to donors that were not used for this long.",
-							"0 keeps them.",
-							&idle_connection_timeout,
-							300, 0, 7 * 24 * 3600,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.connect_threshold",
-							"Sets the number of reads after which a backend connects to a donor over RDMA.",
-							"Reads that the donor could have served count, and go to disk; 0 connects at once.",
-							&rbp_guc_connect_threshold,
-							8, 0, 10000,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-	DefineCustomStringVariable("remote_bp.rdma_device",
-							   "Sets the RDMA device; empty for the device of the route to the donor.",
-							   NULL,
-							   &rbp_guc_rdma_device,
-							   "",
-							   PGC_SIGHUP, 0,
-							   check_rdma_device, assign_rdma_device, NULL);
-	DefineCustomIntVariable("remote_bp.rdma_port",
-							"Sets the port of the RDMA device, from 1; 0 for any.",
-							NULL,
-							&rbp_guc_rdma_port,
-							0, 0, 255,
-							PGC_SIGHUP, 0,
-							NULL, assign_rdma_port, NULL);
-	DefineCustomIntVariable("remote_bp.rdma_gid_index",
-							"Sets the entry of the port's GID table to connect from; -1 for that of the route.",
-							NULL,
-							&rbp_guc_rdma_gid_index,
-							-1, -1, 65535,
-							PGC_SIGHUP, 0,
-							NULL, assign_rdma_gid_index, NULL);
-	DefineCustomIntVariable("remote_bp.rdma_traffic_class",
-							"Sets the traffic class of RDMA packets; -1 for the default of the system.",
-							NULL,
-							&rbp_guc_rdma_traffic_class,
-							-1, -1, 255,
-							PGC_SIGHUP, 0,
-							NULL, assign_rdma_traffic_class, NULL);
-	DefineCustomIntVariable("remote_bp.rdma_ack_timeout",
-							"Sets the exponent of the time, 4.096 us * 2^value, after which an RDMA packet is sent again.",
-							NULL,
-							&rbp_guc_rdma_ack_timeout,
-							10, 1, 31,
-							PGC_SIGHUP, 0,
-							NULL, assign_rdma_ack_timeout, NULL);
-	DefineCustomIntVariable("remote_bp.rdma_retry_count",
-							"Sets the number of times that an RDMA packet is sent again before the connection is closed.",
-							NULL,
-							&rbp_guc_rdma_retry_count,
-							6, 0, 6,
-							PGC_SIGHUP, 0,
-							NULL, assign_rdma_retry_count, NULL);
-	DefineCustomIntVariable("remote_bp.temp_tier_max_size",
-							"Sets the maximum of remote_bp.temp_tier_size.",
-							"Tables take some 60 bytes of shared memory for each 8 kB.",
-							&rbp_guc_temp_tier_max_size,
-							1024, 0, 8 * 1024 * 1024,
-							PGC_POSTMASTER, GUC_UNIT_MB,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.temp_tier_size",
-							"Remote memory that is leased for temporary data; 0 for none.",
-							"Data there has no other copy, unless remote_bp.temp_mirror is on.",
-							&rbp_guc_temp_tier_size,
-							0, 0, 8 * 1024 * 1024,
-							PGC_SIGHUP, GUC_UNIT_MB,
-							check_temp_tier_size, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.temp_staging_size",
-							"Sets the shared memory in which temporary blocks wait until they are on donors.",
-							NULL,
-							&rbp_guc_temp_staging_size,
-							8192, 128, 4 * 1024 * 1024,
-							PGC_POSTMASTER, GUC_UNIT_KB,
-							check_temp_staging_size, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.temp_io_timeout",
-							"Sets the maximum time that a query waits for temporary data on a donor that does not answer.",
-							NULL,
-							&temp_io_timeout,
-							5000, 10, 600000,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
-	DefineCustomBoolVariable("remote_bp.temp_mirror",
-							 "Stores temporary data on two donors.",
-							 "Blocks for which there is no second donor go to the file on disk.",
-							 &rbp_guc_temp_mirror,
-							 false,
-							 PGC_USERSET, 0,
-							 NULL, NULL, NULL);
-	DefineCustomBoolVariable("remote_bp.spill_temp_files",
-							 "Stores new blocks of temporary files on donors.",
-							 NULL,
-							 &rbp_guc_spill_temp_files,
-							 true,
-							 PGC_USERSET, 0,
-							 NULL, NULL, NULL);
-	DefineCustomBoolVariable("remote_bp.spill_temp_tables",
-							 "Stores evicted blocks of temporary tables on donors, too.",
-							 NULL,
-							 &rbp_guc_spill_temp_tables,
-							 false,
-							 PGC_USERSET, 0,
-							 NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.relations_max",
-							"Sets the maximum number of relation forks in remote_bp_stat_relations.",
-							"0 notes nothing for relations and databases.",
-							&rbp_guc_relations_max,
-							10000, 0, RBP_RELATIONS_MAX,
-							PGC_POSTMASTER, 0,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.statements_max",
-							"Sets the maximum number of statements in remote_bp_stat_statements.",
-							"0 notes no statements.",
-							&rbp_guc_statements_max,
-							1000, 0, RBP_STATEMENTS_MAX,
-							PGC_POSTMASTER, 0,
-							NULL, NULL, NULL);
-	DefineCustomBoolVariable("remote_bp.advice",
-							 "Observes reads to estimate how large the tier should be; see remote_bp_advice.",
-							 "This works without a broker, too.",
-							 &rbp_guc_advice,
-							 false,
-							 PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
-	DefineCustomIntVariable("remote_bp.advice_max_size",
-							"Sets the largest size of a tier for which remote_bp_advice gives estimates.",
-							NULL,
-							&rbp_guc_advice_max_size,
-							65536, 16, 16 * 1024 * 1024,
-							PGC_SIGHUP, GUC_UNIT_MB,
-							NULL, NULL, NULL);
 #ifdef RBP_INJECTION_POINTS
 	DefineCustomStringVariable("remote_bp.injection_point",
 							   "Attaches an injection point; in test builds only.",
