@@ -90,7 +90,6 @@ static const struct
 }			modules[] = {
 	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
 	{"remote_bp workers", rbp_workers_shmem_size, rbp_workers_shmem_init},
-	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
 	{"remote_bp choice", rbp_choice_shmem_size, rbp_choice_shmem_init},
 	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
 	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},

@@ -377,7 +377,7 @@ wrote(const RbpRelFile *file, uint64 fork, uint64 key, BlockNumber block,
 		page = rbp_tier_find_frame(file, block);
 	event.frame = page == NULL ? RBP_SIM_NO_FRAME : frame_number(page);
 	event.capture = event.frame == RBP_SIM_NO_FRAME ? RBP_SIM_NEVER : capture_of(file);
-	event.scarce = !rbp_page_cache_keeps();
+	event.scarce = !rbp_choice_cache_keeps();
 	event.evicted = rbp_tier_write_evicts();
 	if (!lock_for(1, threshold))
 		return;

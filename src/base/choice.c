@@ -182,6 +182,7 @@ typedef struct Shared
 	int32_t		transport;		/* that was used last */
 	int32_t		temp_transport; /* likewise, for temporary blocks; */
 	int32_t		temp_fs;		/* and where their files are */
+	int32_t		cache_keeps;	/* the page cache keeps its pages */
 } Shared;
 
 static Shared *shared;
@@ -416,6 +417,19 @@ rbp_choice_asked(int fs, int n, int ncached)
 	own.unasked = 0;
 }
 
+bool
+rbp_choice_cache_keeps(void)
+{
+	return LOAD(shared->cache_keeps) != 0;
+}
+
+void
+rbp_choice_set_cache_keeps(bool keeps)
+{
+	if (rbp_choice_cache_keeps() != keeps)
+		STORE(shared->cache_keeps, keeps);
+}
+
 /*
  * ---- pages and runs -----------------------------------------------------------
  */
@@ -465,14 +479,14 @@ trial_due(int fs, RbpWork work, int part, int64_t ns)
 
 /* The part of the time that is for trials of the disk, or else of donors */
 static inline int
-part_of(bool disk, bool keeps, int64_t disk_cost, int64_t donor_cost)
+part_of(bool disk, int64_t disk_cost, int64_t donor_cost)
 {
-	return disk && keeps && (donor_cost - CACHED_COST) * FILL_READS > disk_cost ? FILL_PART : TRIAL_PART;
+	return disk && rbp_choice_cache_keeps() && (donor_cost - CACHED_COST) * FILL_READS > disk_cost ? FILL_PART : TRIAL_PART;
 }
 
 /* Is the page part of a trial of the source that is not used? */
 static bool
-page_in_trial(int fs, int transport, bool keeps)
+page_in_trial(int fs, int transport)
 {
 	bool		disk = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
 	int64_t		donor_cost = rbp_cost(fs, transport, RBP_COST_PAGE);
@@ -481,7 +495,7 @@ page_in_trial(int fs, int transport, bool keeps)
 	/* the first reads from a donor may be slow */
 	if ((own.trial_left == 0 || own.trial_fs != fs) &&
 		((disk && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < KNOWN) ||
-		 trial_due(fs, RBP_WORK_PAGE, part_of(!disk, keeps, disk_cost, donor_cost),
+		 trial_due(fs, RBP_WORK_PAGE, part_of(!disk, disk_cost, donor_cost),
 				   TRIAL_PAGES * (disk ? donor_cost : disk_cost))))
 	{
 		own.trial_fs = fs;
@@ -494,7 +508,7 @@ page_in_trial(int fs, int transport, bool keeps)
 }
 
 RbpSource
-rbp_choose_page(int fs, int transport, bool askable, bool keeps)
+rbp_choose_page(int fs, int transport, bool askable)
 {
 	bool		remote = transport != RBP_NO_TRANSPORT;
 	int			last = LOAD(shared->transport);
@@ -504,7 +518,7 @@ rbp_choose_page(int fs, int transport, bool askable, bool keeps)
 		return rbp_guc_read_from == RBP_READ_DONOR ? RBP_SOURCE_DONOR : RBP_SOURCE_FILE;
 	if (remote && transport != last)
 		STORE(shared->transport, transport);
-	if (remote && rbp_guc_read_from == RBP_READ_AUTO && page_in_trial(fs, transport, keeps))
+	if (remote && rbp_guc_read_from == RBP_READ_AUTO && page_in_trial(fs, transport))
 		return RBP_SOURCE_TRIAL;
 	if (askable && (++own.unasked >= ASK_EVERY || rbp_guc_read_from == RBP_READ_CACHE))
 		return RBP_SOURCE_ASK;
@@ -549,7 +563,7 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 		return rbp_choose_file(f->fs, f->transport, RBP_WORK_RUN, f->cached) ?
 			RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	*disk_faster = faster(*disk_faster, disk, both);
-	part = part_of(!*disk_faster, f->keeps, disk / f->pages, both / f->pages);
+	part = part_of(!*disk_faster, disk / f->pages, both / f->pages);
 
 	if (rbp_choice_trying(f->fs, RBP_SOURCE_DONOR, now))
 		return RBP_SOURCE_DONOR;
@@ -614,7 +628,7 @@ rbp_choice_temp_file_cheaper(int fs, bool so_far)
 
 /* Choose the arm of the next temporary blocks. */
 static void
-choose_temp_arm(int fs, bool keeps)
+choose_temp_arm(int fs)
 {
 	bool	   *file = &own.disk[fs][RBP_WORK_TEMP];
 
@@ -624,7 +638,7 @@ choose_temp_arm(int fs, bool keeps)
 	own.temp_unmeasured = 0;
 	/* files are tried when it is known what they are to be compared with */
 	if (!temp_cost_known(fs, false) ||
-		!trial_due(fs, RBP_WORK_TEMP, *file || keeps ? TRIAL_PART : RARE_PART,
+		!trial_due(fs, RBP_WORK_TEMP, *file || rbp_choice_cache_keeps() ? TRIAL_PART : RARE_PART,
 				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file)))
 		return;
 	own.temp_file = !*file;
@@ -633,7 +647,7 @@ choose_temp_arm(int fs, bool keeps)
 }
 
 bool
-rbp_choose_temp_file(int fs, bool keeps)
+rbp_choose_temp_file(int fs)
 {
 	if (fs == RBP_UNKNOWN_FILE_SYSTEM)
 		fs = LOAD(shared->temp_fs);
@@ -643,7 +657,7 @@ rbp_choose_temp_file(int fs, bool keeps)
 		return rbp_guc_read_from == RBP_READ_FILE;
 	}
 	if (own.temp_left == 0)
-		choose_temp_arm(fs, keeps);
+		choose_temp_arm(fs);
 	own.temp_left--;
 	if (own.temp_unmeasured > 0)
 		own.temp_unmeasured--;

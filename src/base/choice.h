@@ -75,6 +75,13 @@ extern bool rbp_choice_device(int fs, uint64_t *device);
 /* Of n pages that it was asked about the page cache had so many. */
 extern void rbp_choice_asked(int fs, int n, int ncached);
 
+/*
+ * Does the page cache keep its pages, as far as page_cache.c has found out?  All
+ * processes read that, and one sets it.
+ */
+extern bool rbp_choice_cache_keeps(void);
+extern void rbp_choice_set_cache_keeps(bool keeps);
+
 typedef enum RbpSource
 {
 	RBP_SOURCE_DONOR,			/* the donor, without asking */
@@ -87,9 +94,9 @@ typedef enum RbpSource
 /*
  * The source of a page by itself.  transport: to a donor that has it, or
  * RBP_NO_TRANSPORT; then asking serves only to know whether to capture it.
- * askable: the page cache can be asked.  keeps: as from rbp_page_cache_keeps().
+ * askable: the page cache can be asked.
  */
-extern RbpSource rbp_choose_page(int fs, int transport, bool askable, bool keeps);
+extern RbpSource rbp_choose_page(int fs, int transport, bool askable);
 
 /* Should it be read from the file, which is cached or not? */
 extern bool rbp_choose_file(int fs, int transport, RbpWork work, bool cached);
@@ -103,7 +110,6 @@ typedef struct RbpRunFacts
 	int			remote;			/* of these, donors have */
 	int			holes;			/* pieces that the disk is waited for */
 	bool		cached;			/* the page cache has it */
-	bool		keeps;			/* as from rbp_page_cache_keeps() */
 } RbpRunFacts;
 
 /* Its source: donor, file, or trial, if that is of the file */
@@ -120,9 +126,9 @@ extern bool rbp_choice_trying(int fs, RbpSource source, int64_t now);
 
 /*
  * Should the next temporary block go to the file?  RBP_UNKNOWN_FILE_SYSTEM: as
- * that of the last one.  keeps: as from rbp_page_cache_keeps().
+ * that of the last one.
  */
-extern bool rbp_choose_temp_file(int fs, bool keeps);
+extern bool rbp_choose_temp_file(int fs);
 
 /* Is a temporary block to be measured that goes there? */
 extern bool rbp_choice_measures_temp(int fs, bool file, bool write);

@@ -37,7 +37,6 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
-#include "port/atomics.h"
 
 #include "base/choice.h"
 #include "base/geometry.h"
@@ -84,7 +83,6 @@ typedef enum Method
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
-static pg_atomic_uint32 *keeps; /* result for rbp_page_cache_keeps() */
 
 /* Number of memory pages that the range [from, to) touches. */
 static inline uint64
@@ -368,19 +366,6 @@ find_refaults(char *path, Size len)
 	strlcpy(path, "/proc/vmstat", len);
 }
 
-Size
-rbp_page_cache_shmem_size(void)
-{
-	return sizeof(pg_atomic_uint32);
-}
-
-void
-rbp_page_cache_shmem_init(void *mem)
-{
-	keeps = mem;
-	pg_atomic_init_u32(keeps, 0);
-}
-
 int64
 rbp_page_cache_watch(void)
 {
@@ -391,7 +376,6 @@ rbp_page_cache_watch(void)
 	static uint64 before = 0;
 	int64		now = rbp_now_ns();
 	uint64		refaults = 0;
-	uint32		kept;
 
 	if (path[0] == '\0')
 		find_refaults(path, sizeof(path));
@@ -403,21 +387,12 @@ rbp_page_cache_watch(void)
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
 	{
 		/* exponential backoff: our use of the page cache may be the reason */
-		if (pg_atomic_read_u32(keeps) != 0)
+		if (rbp_choice_cache_keeps())
 			calm = now - keeps_from > calm ? CALM_NS : Min(calm * 2, CALM_MAX_NS);
 		keeps_from = now + calm;
 	}
-	kept = method != METHOD_NONE && looked_at != 0 && now >= keeps_from;
+	rbp_choice_set_cache_keeps(method != METHOD_NONE && looked_at != 0 && now >= keeps_from);
 	looked_at = now;
 	before = refaults;
-	/* all processes read it, so write it only when it changes */
-	if (pg_atomic_read_u32(keeps) != kept)
-		pg_atomic_write_u32(keeps, kept);
 	return -1;
-}
-
-bool
-rbp_page_cache_keeps(void)
-{
-	return pg_atomic_read_u32(keeps) != 0;
 }

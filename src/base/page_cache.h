@@ -62,25 +62,19 @@ extern void rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset);
  */
 extern int	rbp_page_cache_file_system(int fd, int *known);
 
-extern Size rbp_page_cache_shmem_size(void);
-extern void rbp_page_cache_shmem_init(void *mem);
-
 /*
  * A duty (RbpDuty) of one process: check, every two seconds at most, whether
  * the page cache evicts pages that are needed again, by the kernel's count of
  * refaults for our control group or, if that is not counted, for the host.
  * Returns -1: it need not be called at a certain time.
+ *
+ * The page cache keeps its pages, rbp_choice_cache_keeps(), if it can be asked,
+ * refaults are counted, and there was no significant number of them for a minute
+ * or since the start.  If refaults start again soon after that became true, our
+ * own use of the page cache may be the reason: then the time becomes longer than
+ * a minute, up to an hour.
  */
 extern int64 rbp_page_cache_watch(void);
-
-/*
- * Does the page cache keep its pages?  That is, it can be asked, refaults are
- * counted, and there was no significant number of them for a minute or since
- * the start.  If refaults start again soon after the answer became true, our
- * own use of the page cache may be the reason: then the time becomes longer
- * than a minute, up to an hour.
- */
-extern bool rbp_page_cache_keeps(void);
 
 /* Discard the state of a file that is about to be closed. */
 extern void rbp_page_cache_forget(RbpCacheView *view);

@@ -243,7 +243,7 @@ ask_page_cache(const ReadRun *run)
 static void
 choose_sources(ReadRun *run, int transport)
 {
-	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run), rbp_page_cache_keeps());
+	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run));
 	bool		trial = source == RBP_SOURCE_TRIAL;
 	bool		known = (trial || source == RBP_SOURCE_ASK) && ask_page_cache(run);
 	bool		slow;			/* donors are slower than the disk */

@@ -256,8 +256,7 @@ choose_source(const RbpReadFile *file, RbpWindow *w, int n, int64 now)
 {
 	RbpRunFacts facts = {
 		.fs = file->fs,.transport = w->transport,.pages = n,
-		.remote = w->remote,.holes = w->holes,.cached = w->mostly_cached,
-		.keeps = rbp_page_cache_keeps()
+		.remote = w->remote,.holes = w->holes,.cached = w->mostly_cached
 	};
 	RbpSource	source = rbp_choose_run(&facts, now);
 

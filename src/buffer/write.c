@@ -201,7 +201,7 @@ write_batch(int fd, const RbpRelFile *file, int fs, uint16 space, char **bufs, i
 	WritePage	pages[RBP_MAX_BATCH];
 	ssize_t		result;
 	int			save_errno;
-	bool		scarce = !rbp_page_cache_keeps();
+	bool		scarce = !rbp_choice_cache_keeps();
 
 	for (int i = 0; i < n; i++)
 	{

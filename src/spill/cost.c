@@ -14,7 +14,6 @@
 #include "base/choice.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
-#include "base/page_cache.h"
 #include "common/clock.h"
 #include "common/pg_prng.h"
 #include "remote/remote.h"
@@ -65,7 +64,7 @@ rbp_spill_prefer_file(int fs)
 	if (file_refused_until != 0 && rbp_now_ns() < file_refused_until)
 		return false;
 	file_refused_until = 0;
-	return rbp_choose_temp_file(fs, rbp_page_cache_keeps());
+	return rbp_choose_temp_file(fs);
 }
 
 void

@@ -21,7 +21,6 @@ int			rbp_guc_read_from = RBP_READ_AUTO;
 
 static Shared memory;
 static int64_t now;
-static bool keeps = false;
 
 /* A world in which reads cost that, and of 1,000 pages so many are cached. */
 typedef struct World
@@ -89,7 +88,7 @@ live(const World *w, int way, int rounds)
 		}
 		else
 		{
-			RbpSource	source = rbp_choose_page(w->fs, way, true, keeps);
+			RbpSource	source = rbp_choose_page(w->fs, way, true);
 
 			known = source == RBP_SOURCE_ASK || source == RBP_SOURCE_TRIAL;
 			file = source == RBP_SOURCE_FILE || way == RBP_NO_TRANSPORT;
@@ -211,7 +210,7 @@ test_filling(void)
 	start();
 	start_process();
 	(void) settle(&w, FAR);
-	keeps = true;
+	rbp_choice_set_cache_keeps(true);
 	w.donor = 4 * US;
 	(void) settle(&w, NEAR);
 	seen = live(&w, NEAR, ROUNDS);
@@ -234,7 +233,7 @@ test_filling(void)
 	w.per_thousand = 1000;
 	seen = settle(&w, FAR);
 	ok(seen.straight > ROUNDS * 9 / 10, "... until it has all: then the tier costs nothing (%d times)", seen.straight);
-	keeps = false;
+	rbp_choice_set_cache_keeps(false);
 }
 
 /* What others have found out, and other file systems */
@@ -388,7 +387,7 @@ test_captures_of_runs(void)
 	start();
 	start_process();
 	rbp_cost_add(FIRST, NEAR, RBP_COST_RUN, 1000, 1000 * 2 * US);
-	(void) rbp_choose_page(FIRST, NEAR, false, false);
+	(void) rbp_choose_page(FIRST, NEAR, false);
 	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 5 * US);
 	ok(!rbp_worth_capturing_run(FIRST), "hardly any page of a fast run can be captured");
 	rbp_cost_add(SECOND, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 300 * US);
@@ -443,14 +442,14 @@ test_settings(void)
 	rbp_straight_begin(&straights[FIRST], FIRST, RBP_WORK_PAGE, 1, true);
 	ok(rbp_straight_left(&straights[FIRST], 0), "auto: straight");
 	rbp_guc_read_from = RBP_READ_DONOR;
-	ok(rbp_choose_page(FIRST, FAR, true, false) == RBP_SOURCE_DONOR && !rbp_choose_file(FIRST, FAR, RBP_WORK_RUN, true) &&
+	ok(rbp_choose_page(FIRST, FAR, true) == RBP_SOURCE_DONOR && !rbp_choose_file(FIRST, FAR, RBP_WORK_RUN, true) &&
 	   !rbp_straight_left(&straights[FIRST], 0), "donor: from donors");
 	rbp_guc_read_from = RBP_READ_FILE;
 	ok(rbp_straight_left(&straights[FIRST], 0), "file: straight from there");
 	rbp_guc_read_from = RBP_READ_CACHE;
-	ok(rbp_choose_page(FIRST, FAR, true, false) == RBP_SOURCE_ASK && rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, true) &&
+	ok(rbp_choose_page(FIRST, FAR, true) == RBP_SOURCE_ASK && rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, true) &&
 	   !rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "cache: the page cache, then donors");
-	ok(rbp_choose_page(FIRST, FAR, false, false) == RBP_SOURCE_DONOR, "cache: donors if it cannot be asked");
+	ok(rbp_choose_page(FIRST, FAR, false) == RBP_SOURCE_DONOR, "cache: donors if it cannot be asked");
 	rbp_guc_read_from = RBP_READ_AUTO;
 	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 1, 0, 10 * US), 0, "what is saved is not known yet");
 	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1000, 1000 * 50 * US);
@@ -510,7 +509,7 @@ test_in_turns(void)
 			}
 			else
 			{
-				source = rbp_choose_page(FIRST, NEAR, true, false);
+				source = rbp_choose_page(FIRST, NEAR, true);
 				if (source == RBP_SOURCE_ASK)
 					rbp_choice_asked(FIRST, 1, cached);
 				if (source == RBP_SOURCE_FILE)

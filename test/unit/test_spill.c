@@ -20,6 +20,7 @@
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/libc.h"
+#include "base/page_cache.h"
 #include "base/process.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -45,12 +46,6 @@ int
 rbp_page_cache_file_system(int fd, int *known)
 {
 	return FS;
-}
-
-bool
-rbp_page_cache_keeps(void)
-{
-	return true;
 }
 
 /*
@@ -320,6 +315,7 @@ begin(void)
 	free(choice);
 	choice = aligned_alloc(64, TYPEALIGN(64, rbp_choice_shmem_size()));
 	rbp_choice_shmem_init(choice);
+	rbp_choice_set_cache_keeps(true);
 	rbp_guc_temp_tier_max_size = MAX_SIZE - 60;
 	mem = aligned_alloc(4096, TYPEALIGN(4096, rbp_spill_shmem_size()));
 	rbp_extents_init(&extents, states, FIRST_EXTENT, rbp_spill_max_extents());
