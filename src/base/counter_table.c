@@ -24,26 +24,19 @@ typedef struct Entry
 	RbpCounterKey key;
 	uint32		next;			/* of the same bucket */
 	pg_atomic_uint32 used;		/* again, since the hand has passed */
-	pg_atomic_uint64 values[FLEXIBLE_ARRAY_MEMBER];
+	pg_atomic_uint64 values[RBP_COUNTER_VALUES];
 } Entry;
 
 struct RbpCounterTable
 {
 	RbpLock		lock;			/* protects all, except the values and "used" */
 	uint32		max;
-	uint32		nvalues;
 	uint32		n;				/* entries 0 to n - 1 are in use */
 	uint32		hand;			/* where the search for a victim goes on */
 	uint32		nbuckets;		/* a power of two */
 	uint32		buckets[FLEXIBLE_ARRAY_MEMBER]; /* first entries; the array of
 												 * entries follows */
 };
-
-static Size
-entry_size(int nvalues)
-{
-	return offsetof(Entry, values) + nvalues * sizeof(pg_atomic_uint64);
-}
 
 static uint32
 bucket_count(int max)
@@ -62,25 +55,24 @@ header_size(uint32 nbuckets)
 }
 
 Size
-rbp_counter_table_size(int max, int nvalues)
+rbp_counter_table_size(int max)
 {
-	return add_size(header_size(bucket_count(max)), mul_size(max, entry_size(nvalues)));
+	return add_size(header_size(bucket_count(max)), mul_size(max, sizeof(Entry)));
 }
 
 static inline Entry *
 entry_at(RbpCounterTable *table, uint32 i)
 {
-	return (Entry *) ((char *) table + header_size(table->nbuckets) + i * entry_size(table->nvalues));
+	return (Entry *) ((char *) table + header_size(table->nbuckets)) + i;
 }
 
 RbpCounterTable *
-rbp_counter_table_init(void *mem, int max, int nvalues, int tranche)
+rbp_counter_table_init(void *mem, int max, int tranche)
 {
 	RbpCounterTable *table = mem;
 
 	rbp_lock_init(&table->lock, tranche);
 	table->max = (uint32) max;
-	table->nvalues = (uint32) nvalues;
 	table->n = 0;
 	table->hand = 0;
 	table->nbuckets = bucket_count(max);
@@ -145,39 +137,38 @@ insert(RbpCounterTable *table, const RbpCounterKey *key)
 	entry->next = *bucket;
 	*bucket = i;
 	pg_atomic_init_u32(&entry->used, 0);
-	for (uint32 v = 0; v < table->nvalues; v++)
+	for (int v = 0; v < RBP_COUNTER_VALUES; v++)
 		pg_atomic_init_u64(&entry->values[v], 0);
 	return entry;
 }
 
 void
-rbp_counter_table_add(RbpCounterTable *table, const RbpCounterKey *key, const uint64 *values)
+rbp_counter_table_add(RbpCounterTable *table, const RbpCounterRow *row)
 {
 	Entry	   *entry;
 
 	rbp_lock_shared(&table->lock);
-	entry = find(table, key);
+	entry = find(table, &row->key);
 	if (entry != NULL && pg_atomic_read_u32(&entry->used) == 0)
 		pg_atomic_write_u32(&entry->used, 1);
 	if (entry == NULL)
 	{
 		rbp_lock_release(&table->lock);
 		rbp_lock_exclusive(&table->lock);
-		entry = find(table, key);
+		entry = find(table, &row->key);
 		if (entry == NULL)
-			entry = insert(table, key);
+			entry = insert(table, &row->key);
 	}
-	for (uint32 v = 0; v < table->nvalues; v++)
-		if (values[v] != 0)
-			pg_atomic_fetch_add_u64(&entry->values[v], (int64) values[v]);
+	for (int v = 0; v < RBP_COUNTER_VALUES; v++)
+		if (row->values[v] != 0)
+			pg_atomic_fetch_add_u64(&entry->values[v], (int64) row->values[v]);
 	rbp_lock_release(&table->lock);
 }
 
-void *
+RbpCounterRow *
 rbp_counter_table_copy(RbpCounterTable *table, int *n, bool wait)
 {
-	int			nvalues = (int) table->nvalues;
-	void	   *rows = palloc(Max(table->max, 1) * rbp_counter_row_size(nvalues));
+	RbpCounterRow *rows = palloc(Max(table->max, 1) * sizeof(RbpCounterRow));
 
 	if (wait)
 		rbp_lock_shared(&table->lock);
@@ -188,12 +179,11 @@ rbp_counter_table_copy(RbpCounterTable *table, int *n, bool wait)
 	}
 	for (uint32 i = 0; i < table->n; i++)
 	{
-		const Entry *entry = entry_at(table, i);
-		RbpCounterRow *row = rbp_counter_row(rows, (int) i, nvalues);
+		Entry	   *entry = entry_at(table, i);
 
-		row->key = entry->key;
-		for (int v = 0; v < nvalues; v++)
-			row->values[v] = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &entry->values[v]));
+		rows[i].key = entry->key;
+		for (int v = 0; v < RBP_COUNTER_VALUES; v++)
+			rows[i].values[v] = pg_atomic_read_u64(&entry->values[v]);
 	}
 	*n = (int) table->n;
 	rbp_lock_release(&table->lock);

@@ -12,6 +12,8 @@
 
 #include "postgres.h"
 
+#include "base/stats.h"
+
 /* What a key means is for the user of the table to say. */
 typedef struct RbpCounterKey
 {
@@ -21,40 +23,29 @@ typedef struct RbpCounterKey
 
 typedef struct RbpCounterTable RbpCounterTable;
 
-/* An entry of a copy; the next one is rbp_counter_row_size() bytes further on. */
+/* The counters of a row: those of RbpUsage, and calls, where these are counted */
+#define RBP_COUNTER_CALLS	RBP_NUM_USAGE_ITEMS
+#define RBP_COUNTER_VALUES	(RBP_NUM_USAGE_ITEMS + 1)
+
 typedef struct RbpCounterRow
 {
 	RbpCounterKey key;
-	uint64		values[FLEXIBLE_ARRAY_MEMBER];
+	uint64		values[RBP_COUNTER_VALUES];
 } RbpCounterRow;
 
-static inline Size
-rbp_counter_row_size(int nvalues)
-{
-	return offsetof(RbpCounterRow, values) + nvalues * sizeof(uint64);
-}
-
-static inline RbpCounterRow *
-rbp_counter_row(void *rows, int i, int nvalues)
-{
-	return (RbpCounterRow *) ((char *) rows + i * rbp_counter_row_size(nvalues));
-}
-
-extern Size rbp_counter_table_size(int max, int nvalues);
+extern Size rbp_counter_table_size(int max);
 
 /* mem is at a cache line; tranche is that of the lock. */
-extern RbpCounterTable *rbp_counter_table_init(void *mem, int max, int nvalues,
-											   int tranche);
+extern RbpCounterTable *rbp_counter_table_init(void *mem, int max, int tranche);
 
-/* Add the values to those of the key.  This may wait for the table's lock. */
-extern void rbp_counter_table_add(RbpCounterTable *table, const RbpCounterKey *key,
-								  const uint64 *values);
+/* Add the row's values to those of its key.  This may wait for the table's lock. */
+extern void rbp_counter_table_add(RbpCounterTable *table, const RbpCounterRow *row);
 
 /*
  * A palloc'd copy of all entries; their number in *n.  If wait is false, NULL when
  * the table is locked.
  */
-extern void *rbp_counter_table_copy(RbpCounterTable *table, int *n, bool wait);
+extern RbpCounterRow *rbp_counter_table_copy(RbpCounterTable *table, int *n, bool wait);
 
 /* Remove all entries. */
 extern void rbp_counter_table_clear(RbpCounterTable *table);

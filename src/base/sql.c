@@ -13,11 +13,16 @@
 
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "common/relpath.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
+#include "base/compat.h"
+#include "base/counter_table.h"
 #include "base/sql.h"
 #include "base/stats.h"
 
@@ -83,8 +88,9 @@ rbp_sql_counter(const uint64 *counters, int counter)
 		Int64GetDatum((int64) value);
 }
 
-void
-rbp_sql_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values)
+/* Set the values of the row's columns from that one on, which have counters' names. */
+static void
+put_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values)
 {
 	for (; column < desc->natts; column++)
 	{
@@ -97,6 +103,52 @@ rbp_sql_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values)
 			elog(ERROR, "nothing is counted for column \"%s\"", name);
 		values[column] = rbp_sql_counter(counters, counter);
 	}
+}
+
+void
+rbp_sql_counter_rows(ReturnSetInfo *rsinfo, RbpCounterTable *table, int column,
+					 bool (*fn) (const RbpCounterRow *row, Datum *values, bool *nulls))
+{
+	int			n;
+	RbpCounterRow *rows = rbp_counter_table_copy(table, &n, true);
+
+	for (int r = 0; r < n; r++)
+	{
+		/* a key has four columns at most */
+		Datum		values[RBP_COUNTER_VALUES + 4];
+		bool		nulls[RBP_COUNTER_VALUES + 4] = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (!fn(&rows[r], values, nulls))
+			continue;
+		put_usage(rsinfo->setDesc, column, rows[r].values, values);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	pfree(rows);
+}
+
+void
+rbp_sql_fork(Oid tablespace, uint32 rel, uint32 fork, Datum *values, bool *nulls)
+{
+	/* not found: rewritten, dropped, or created by a running transaction */
+	Oid			relid = RelidByRelfilenumber(tablespace, rel);
+
+	values[0] = ObjectIdGetDatum(relid);
+	nulls[0] = !OidIsValid(relid);
+	values[1] = ObjectIdGetDatum(rel);
+	values[2] = CStringGetTextDatum(fork <= MAX_FORKNUM ? forkNames[fork] : "?");
+}
+
+bool
+rbp_sql_database(Oid database, Datum *values, bool *nulls)
+{
+	char	   *name = get_database_name(database);
+
+	values[0] = ObjectIdGetDatum(database);
+	nulls[1] = name == NULL;
+	if (name != NULL)
+		values[1] = DirectFunctionCall1(namein, CStringGetDatum(name));
+	return name != NULL;
 }
 
 /*

@@ -14,6 +14,8 @@
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
 
+#include "base/counter_table.h"
+
 #define RBP_NS_PER_US	1000.0
 #define RBP_NS_PER_MS	1000000.0
 
@@ -42,7 +44,20 @@ extern void rbp_sql_quantile(const uint64 *buckets, double q, Datum *value, bool
 /* The column of a counter (RbpCounter): a number, or a time in ms. */
 extern Datum rbp_sql_counter(const uint64 *counters, int counter);
 
-/* Set the values of the row's columns from that one on, which have counters' names. */
-extern void rbp_sql_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values);
+/*
+ * Put a row for each row of the table for which fn returns true.  fn sets the values
+ * before that column; those from there on have counters' names.
+ */
+extern void rbp_sql_counter_rows(ReturnSetInfo *rsinfo, RbpCounterTable *table, int column,
+								 bool (*fn) (const RbpCounterRow *row, Datum *values, bool *nulls));
+
+/* The first three columns of views of relation forks: relation, relfilenode, fork */
+extern void rbp_sql_fork(Oid tablespace, uint32 rel, uint32 fork, Datum *values, bool *nulls);
+
+/*
+ * The first two columns of views of databases: OID and name.  False if there is no
+ * database of that OID, as with 0, what all share.
+ */
+extern bool rbp_sql_database(Oid database, Datum *values, bool *nulls);
 
 #endif							/* RBP_SQL_H */

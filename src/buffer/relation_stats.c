@@ -19,8 +19,6 @@
  */
 #include "postgres.h"
 
-#include "commands/dbcommands.h"
-#include "common/relpath.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -70,8 +68,7 @@ static RbpCounterTable *databases;
 /* A fork or database that this process has counted for, and not yet added. */
 typedef struct Pending
 {
-	RbpCounterKey key;
-	RbpUsage	used;
+	RbpCounterRow row;
 	uint64		n;				/* pages; 0: nothing is pending */
 	uint32		resets;			/* *resets when it was counted */
 } Pending;
@@ -100,7 +97,7 @@ fork_rows(void)
 static Size
 fork_table_size(void)
 {
-	return CACHELINEALIGN(rbp_counter_table_size(fork_rows(), RBP_NUM_USAGE_ITEMS));
+	return CACHELINEALIGN(rbp_counter_table_size(fork_rows()));
 }
 
 Size
@@ -110,7 +107,7 @@ rbp_relation_stats_shmem_size(void)
 
 	if (rbp_guc_relations_max == 0)
 		return 0;
-	return add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_USAGE_ITEMS));
+	return add_size(size, rbp_counter_table_size(MAX_DATABASES));
 }
 
 /*
@@ -131,7 +128,7 @@ discard_old(Pending *p)
 
 	if (p->resets == now)
 		return;
-	memset(&p->used, 0, sizeof(p->used));
+	memset(p->row.values, 0, sizeof(p->row.values));
 	p->n = 0;
 	p->resets = now;
 }
@@ -141,8 +138,8 @@ add_to_table(RbpCounterTable *table, Pending *p)
 {
 	int			save_errno = errno;
 
-	rbp_counter_table_add(table, &p->key, p->used.item);
-	memset(&p->used, 0, sizeof(p->used));
+	rbp_counter_table_add(table, &p->row);
+	memset(p->row.values, 0, sizeof(p->row.values));
 	p->n = 0;
 	errno = save_errno;
 }
@@ -151,20 +148,20 @@ add_to_table(RbpCounterTable *table, Pending *p)
 static void
 add_pending(Pending *p)
 {
-	Oid			db = (Oid) p->key.high;
+	Oid			db = (Oid) p->row.key.high;
 
 	discard_old(p);
 	if (p->n == 0)
 		return;
 	discard_old(&pending_database);
 	if (pending_database.n >= MAX_PENDING_DATABASE ||
-		(pending_database.n > 0 && pending_database.key.high != db))
+		(pending_database.n > 0 && pending_database.row.key.high != db))
 		add_to_table(databases, &pending_database);
-	pending_database.key.high = db;
+	pending_database.row.key.high = db;
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		pending_database.used.item[i] += p->used.item[i];
+		pending_database.row.values[i] += p->row.values[i];
 	pending_database.n += p->n;
-	add_to_table(forks[(hash_of(&p->key) >> 32) % nforks], p);
+	add_to_table(forks[(hash_of(&p->row.key) >> 32) % nforks], p);
 }
 
 void
@@ -224,13 +221,13 @@ switch_fork(const RbpCounterKey *key)
 	set = pending[hash_of(key) % PENDING_SETS];
 	pending_fork = NULL;
 	for (int way = 0; way < PENDING_WAYS; way++)
-		if (set[way].key.low == key->low && set[way].key.high == key->high)
+		if (set[way].row.key.low == key->low && set[way].row.key.high == key->high)
 			pending_fork = &set[way];
 	if (pending_fork == NULL)
 	{
 		pending_fork = &set[next++ % PENDING_WAYS];
 		add_pending(pending_fork);
-		pending_fork->key = *key;
+		pending_fork->row.key = *key;
 	}
 	discard_old(pending_fork);
 	return true;
@@ -242,14 +239,14 @@ count_for_fork(Oid spc, Oid db, uint32 rel, uint8 fork, RbpCounter item, int n, 
 {
 	RbpCounterKey key = {.high = (uint64) spc << 32 | db,.low = (uint64) rel << 32 | fork};
 
-	if ((pending_fork == NULL || pending_fork->key.low != key.low ||
-		 pending_fork->key.high != key.high ||
+	if ((pending_fork == NULL || pending_fork->row.key.low != key.low ||
+		 pending_fork->row.key.high != key.high ||
 		 pending_fork->resets != pg_atomic_read_u32(resets)) &&
 		!switch_fork(&key))
 		return;
-	pending_fork->used.item[item] += (uint64) n;
+	pending_fork->row.values[item] += (uint64) n;
 	if (ns > 0 && RBP_COUNT_NS + item < RBP_NUM_USAGE_ITEMS)
-		pending_fork->used.item[RBP_COUNT_NS + item] += (uint64) ns;
+		pending_fork->row.values[RBP_COUNT_NS + item] += (uint64) ns;
 	pending_fork->n += (uint64) n;
 	rbp_relation_stats_pending = true;
 	if (unlikely(pending_fork->n >= MAX_PENDING))
@@ -300,11 +297,10 @@ rbp_relation_stats_shmem_init(void *mem)
 	nforks = fork_tables();
 	for (int i = 0; i < nforks; i++)
 	{
-		forks[i] = rbp_counter_table_init(at, fork_rows(), RBP_NUM_USAGE_ITEMS, tranche);
+		forks[i] = rbp_counter_table_init(at, fork_rows(), tranche);
 		at += fork_table_size();
 	}
-	databases = rbp_counter_table_init(at, MAX_DATABASES, RBP_NUM_USAGE_ITEMS,
-									   rbp_lock_tranche("RemoteBpDatabases"));
+	databases = rbp_counter_table_init(at, MAX_DATABASES, rbp_lock_tranche("RemoteBpDatabases"));
 }
 
 /*
@@ -314,41 +310,17 @@ rbp_relation_stats_shmem_init(void *mem)
 /* The columns of both views that are counters */
 #define ITEM_COLUMNS	10
 
-/* Put the rows of a table that are of this database, and of what all share. */
-static void
-put_forks(ReturnSetInfo *rsinfo, RbpCounterTable *table)
+/* Rows of this database, and of what all share */
+static bool
+put_fork(const RbpCounterRow *row, Datum *values, bool *nulls)
 {
-	enum
-	{
-		RELATION, RELFILENODE, FORK, FIRST_ITEM, COLUMNS = FIRST_ITEM + ITEM_COLUMNS
-	};
-	int			n;
-	void	   *rows = rbp_counter_table_copy(table, &n, true);
+	Oid			db = (Oid) row->key.high;
 
-	for (int r = 0; r < n; r++)
-	{
-		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_USAGE_ITEMS);
-		Oid			db = (Oid) row->key.high;
-		uint32		rel = (uint32) (row->key.low >> 32);
-		uint32		fork = (uint32) row->key.low;
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
-		Oid			relid;
-
-		if (db != MyDatabaseId && db != InvalidOid)
-			continue;
-		CHECK_FOR_INTERRUPTS();
-
-		/* not found: rewritten, dropped, or created by a running transaction */
-		relid = RelidByRelfilenumber((Oid) (row->key.high >> 32), rel);
-		values[RELATION] = ObjectIdGetDatum(relid);
-		nulls[RELATION] = !OidIsValid(relid);
-		values[RELFILENODE] = ObjectIdGetDatum(rel);
-		values[FORK] = CStringGetTextDatum(fork <= MAX_FORKNUM ? forkNames[fork] : "?");
-		rbp_sql_usage(rsinfo->setDesc, FIRST_ITEM, row->values, values);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	pfree(rows);
+	if (db != MyDatabaseId && db != InvalidOid)
+		return false;
+	rbp_sql_fork((Oid) (row->key.high >> 32), (uint32) (row->key.low >> 32),
+				 (uint32) row->key.low, values, nulls);
+	return true;
 }
 
 Datum
@@ -358,43 +330,26 @@ rbp_sql_stat_relations(PG_FUNCTION_ARGS)
 
 	rbp_relation_stats_flush();
 	for (int i = 0; i < nforks; i++)
-		put_forks(rsinfo, forks[i]);
+		rbp_sql_counter_rows(rsinfo, forks[i], 3, put_fork);
 	return (Datum) 0;
+}
+
+/* Rows of databases that were not dropped */
+static bool
+put_database(const RbpCounterRow *row, Datum *values, bool *nulls)
+{
+	Oid			db = (Oid) row->key.high;
+
+	return rbp_sql_database(db, values, nulls) || !OidIsValid(db);
 }
 
 Datum
 rbp_sql_stat_database(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		DATID, DATABASE, FIRST_ITEM,
-		COLUMNS = FIRST_ITEM + ITEM_COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	void	   *rows;
-	int			n;
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 2 + ITEM_COLUMNS);
 
-	if (nforks == 0)
-		return (Datum) 0;
 	rbp_relation_stats_flush();
-	rows = rbp_counter_table_copy(databases, &n, true);
-	for (int r = 0; r < n; r++)
-	{
-		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_USAGE_ITEMS);
-		Oid			db = (Oid) row->key.high;
-		char	   *name = get_database_name(db);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
-
-		/* it was dropped */
-		if (name == NULL && OidIsValid(db))
-			continue;
-		values[DATID] = ObjectIdGetDatum(db);
-		nulls[DATABASE] = name == NULL;
-		if (name != NULL)
-			values[DATABASE] = DirectFunctionCall1(namein, CStringGetDatum(name));
-		rbp_sql_usage(rsinfo->setDesc, FIRST_ITEM, row->values, values);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
+	if (nforks > 0)
+		rbp_sql_counter_rows(rsinfo, databases, 2, put_database);
 	return (Datum) 0;
 }

@@ -8,11 +8,9 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "common/relpath.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
@@ -141,20 +139,13 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 		bool		nulls[COLUMNS] = {0};
 		Oid			spc;
 		Oid			db;
-		Oid			relid;
 
 		/* show relations of this database, and shared ones */
 		if (!rbp_space_resolve(count->key.space, &spc, &db) ||
 			(db != MyDatabaseId && db != InvalidOid))
 			continue;
 
-		/* not found: created or dropped by a transaction that still runs */
-		relid = RelidByRelfilenumber(spc, count->key.rel);
-		values[RELATION] = ObjectIdGetDatum(relid);
-		nulls[RELATION] = !OidIsValid(relid);
-		values[RELFILENODE] = ObjectIdGetDatum(count->key.rel);
-		values[FORK] = CStringGetTextDatum(count->key.fork <= MAX_FORKNUM ?
-										   forkNames[count->key.fork] : "?");
+		rbp_sql_fork(spc, count->key.rel, count->key.fork, values, nulls);
 		values[PAGES] = Int64GetDatum((int64) count->remote);
 		values[BYTES] = Int64GetDatum((int64) count->remote * BLCKSZ);
 		values[STAGED_PAGES] = Int64GetDatum((int64) count->staged);

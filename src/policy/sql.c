@@ -399,13 +399,8 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 		const RbpSpaceUse *d = lfirst(cell);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
-		char	   *name;
 
-		name = get_database_name(d->database);
-		values[DATID] = ObjectIdGetDatum(d->database);
-		nulls[DATABASE] = name == NULL;
-		if (name != NULL)
-			values[DATABASE] = DirectFunctionCall1(namein, CStringGetDatum(name));
+		(void) rbp_sql_database(d->database, values, nulls);
 		values[PAGES] = Int64GetDatum((int64) d->pages);
 		values[BYTES] = Int64GetDatum((int64) d->pages * BLCKSZ);
 		nulls[MAX_BYTES] = d->max_pages < 0;

@@ -40,10 +40,7 @@ PG_FUNCTION_INFO_V1(rbp_sql_stat_statements);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_statements_reset);
 
 #define FILE_NAME		"pg_stat/remote_bp_statements.stat"
-#define FILE_MAGIC		0x52425032	/* incremented when the format changes */
-
-/* The values of a row: calls, and then those of RbpUsage. */
-#define NUM_VALUES		(1 + RBP_NUM_USAGE_ITEMS)
+#define FILE_MAGIC		0x52425033	/* incremented when the format changes */
 
 /* The beginning of the file; the rows follow. */
 typedef struct FileHeader
@@ -60,7 +57,7 @@ static RbpCounterTable *table = NULL;	/* NULL if nothing is to be noted */
 Size
 rbp_statements_shmem_size(void)
 {
-	return rbp_counter_table_size(rbp_guc_statements_max, NUM_VALUES);
+	return rbp_counter_table_size(rbp_guc_statements_max);
 }
 
 /*
@@ -70,22 +67,22 @@ rbp_statements_shmem_size(void)
 static uint64
 hash_rows(const void *rows, uint32 n)
 {
-	return hash_bytes_extended(rows, (int) (n * rbp_counter_row_size(NUM_VALUES)), 0);
+	return hash_bytes_extended(rows, (int) (n * sizeof(RbpCounterRow)), 0);
 }
 
 /* The rows of the file, palloc'd; NULL if it is not a file of this server's. */
-static void *
+static RbpCounterRow *
 read_rows(FILE *file, FileHeader *header)
 {
-	void	   *rows;
+	RbpCounterRow *rows;
 	Size		size;
 	char		more;
 
 	if (fread(header, sizeof(FileHeader), 1, file) != 1 || header->magic != FILE_MAGIC ||
 		header->server_version != RBP_COMPAT_MAJOR_VERSION ||
-		header->nvalues != NUM_VALUES || header->n > RBP_STATEMENTS_MAX)
+		header->nvalues != RBP_COUNTER_VALUES || header->n > RBP_STATEMENTS_MAX)
 		return NULL;
-	size = header->n * rbp_counter_row_size(NUM_VALUES);
+	size = header->n * sizeof(RbpCounterRow);
 	rows = palloc(Max(size, 1));
 	if (fread(rows, 1, size, file) != size || fread(&more, 1, 1, file) != 0 ||
 		hash_rows(rows, header->n) != header->hash)
@@ -101,7 +98,7 @@ load(void)
 {
 	FILE	   *file = AllocateFile(FILE_NAME, PG_BINARY_R);
 	FileHeader	header;
-	void	   *rows;
+	RbpCounterRow *rows;
 
 	if (file == NULL)
 	{
@@ -120,11 +117,7 @@ load(void)
 	{
 		/* as many as there is room for */
 		for (uint32 i = 0; i < header.n && i < (uint32) rbp_guc_statements_max; i++)
-		{
-			const RbpCounterRow *row = rbp_counter_row(rows, (int) i, NUM_VALUES);
-
-			rbp_counter_table_add(table, &row->key, row->values);
-		}
+			rbp_counter_table_add(table, &rows[i]);
 		pfree(rows);
 	}
 	(void) unlink(FILE_NAME);
@@ -134,9 +127,9 @@ load(void)
 static void
 save(int code, Datum arg)
 {
-	FileHeader	header = {.magic = FILE_MAGIC,.server_version = RBP_COMPAT_MAJOR_VERSION,.nvalues = NUM_VALUES};
+	FileHeader	header = {.magic = FILE_MAGIC,.server_version = RBP_COMPAT_MAJOR_VERSION,.nvalues = RBP_COUNTER_VALUES};
 	FILE	   *file;
-	void	   *rows;
+	RbpCounterRow *rows;
 	Size		size;
 	int			n;
 
@@ -146,7 +139,7 @@ save(int code, Datum arg)
 	rows = rbp_counter_table_copy(table, &n, false);
 	if (rows == NULL)
 		return;
-	size = n * rbp_counter_row_size(NUM_VALUES);
+	size = n * sizeof(RbpCounterRow);
 	header.n = (uint32) n;
 	header.hash = hash_rows(rows, header.n);
 	file = AllocateFile(FILE_NAME ".tmp", PG_BINARY_W);
@@ -177,7 +170,7 @@ rbp_statements_shmem_init(void *mem)
 {
 	if (rbp_guc_statements_max == 0)
 		return;
-	table = rbp_counter_table_init(mem, rbp_guc_statements_max, NUM_VALUES,
+	table = rbp_counter_table_init(mem, rbp_guc_statements_max,
 								   rbp_lock_tranche("RemoteBpStatements"));
 	load();
 	/* each time, since a crash of a backend makes the postmaster forget it */
@@ -197,53 +190,50 @@ rbp_statements_wanted(void)
 void
 rbp_statement_used(uint64 query_id, const RbpUsage *usage)
 {
-	RbpCounterKey key = {.high = (uint64) GetUserId() << 32 | MyDatabaseId,.low = query_id};
-	uint64		values[NUM_VALUES];
+	RbpCounterRow row = {
+		.key = {.high = (uint64) GetUserId() << 32 | MyDatabaseId,.low = query_id}
+	};
 	uint64		any = 0;
 
-	values[0] = 1;
-	memcpy(&values[1], usage->item, sizeof(usage->item));
+	memcpy(row.values, usage->item, sizeof(usage->item));
+	row.values[RBP_COUNTER_CALLS] = 1;
 	/* captures are not shown */
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 		any |= i == RBP_COUNT_CAPTURES ? 0 : usage->item[i];
 	if (any != 0)
-		rbp_counter_table_add(table, &key, values);
+		rbp_counter_table_add(table, &row);
 }
 
 /*
  * ---- the view -----------------------------------------------------------------------
  */
 
+enum
+{
+	USERID, DBID, QUERYID, CALLS, FIRST_ITEM,
+	COLUMNS = FIRST_ITEM + 13
+};
+
+static bool
+put_statement(const RbpCounterRow *row, Datum *values, bool *nulls)
+{
+	Oid			user = (Oid) (row->key.high >> 32);
+
+	values[USERID] = ObjectIdGetDatum(user);
+	values[DBID] = ObjectIdGetDatum((Oid) row->key.high);
+	values[QUERYID] = Int64GetDatum((int64) row->key.low);
+	nulls[QUERYID] = user != GetUserId() && !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	values[CALLS] = Int64GetDatum((int64) row->values[RBP_COUNTER_CALLS]);
+	return true;
+}
+
 Datum
 rbp_sql_stat_statements(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		USERID, DBID, QUERYID, CALLS, FIRST_ITEM,
-		COLUMNS = FIRST_ITEM + 13
-	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	bool		all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
-	void	   *rows;
-	int			n;
 
-	if (table == NULL)
-		return (Datum) 0;
-	rows = rbp_counter_table_copy(table, &n, true);
-	for (int r = 0; r < n; r++)
-	{
-		const RbpCounterRow *row = rbp_counter_row(rows, r, NUM_VALUES);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
-
-		values[USERID] = ObjectIdGetDatum((Oid) (row->key.high >> 32));
-		values[DBID] = ObjectIdGetDatum((Oid) row->key.high);
-		values[QUERYID] = Int64GetDatum((int64) row->key.low);
-		nulls[QUERYID] = !all && (Oid) (row->key.high >> 32) != GetUserId();
-		values[CALLS] = Int64GetDatum((int64) row->values[0]);
-		rbp_sql_usage(rsinfo->setDesc, FIRST_ITEM, &row->values[1], values);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
+	if (table != NULL)
+		rbp_sql_counter_rows(rsinfo, table, FIRST_ITEM, put_statement);
 	return (Datum) 0;
 }
 

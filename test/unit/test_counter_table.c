@@ -15,7 +15,6 @@
 
 #include "tap.h"
 
-#define NVALUES		3
 #define THREADS		4
 #define ROUNDS		20000
 
@@ -26,36 +25,35 @@ make(int max)
 {
 	free(table);
 	table = NULL;
-	if (posix_memalign((void **) &table, 64, rbp_counter_table_size(max, NVALUES)) != 0)
+	if (posix_memalign((void **) &table, 64, rbp_counter_table_size(max)) != 0)
 		exit(1);
-	table = rbp_counter_table_init(table, max, NVALUES, 0);
+	table = rbp_counter_table_init(table, max, 0);
 }
 
 static void
 add(uint64 key, uint64 n)
 {
-	RbpCounterKey k = {.high = key >> 3,.low = key};
-	uint64		values[NVALUES] = {n, 0, 2 * n};
+	RbpCounterRow row = {.key = {.high = key >> 3,.low = key},.values = {n, 0, 2 * n}};
 
-	rbp_counter_table_add(table, &k, values);
+	rbp_counter_table_add(table, &row);
 }
 
 /* Sum of the first value; what is not consistent ends the test. */
 static uint64
 sum(int *n)
 {
-	char	   *rows = rbp_counter_table_copy(table, n, true);
+	RbpCounterRow *rows = rbp_counter_table_copy(table, n, true);
 	uint64		total = 0;
 
 	for (int i = 0; i < *n; i++)
 	{
-		const RbpCounterRow *row = rbp_counter_row(rows, i, NVALUES);
+		const RbpCounterRow *row = &rows[i];
 
 		total += row->values[0];
 		if (row->key.high != row->key.low >> 3 || row->values[1] != 0)
 			exit(1);
 		for (int k = 0; k < i; k++)
-			if (rbp_counter_row(rows, k, NVALUES)->key.low == row->key.low)
+			if (rows[k].key.low == row->key.low)
 				exit(1);
 	}
 	pfree(rows);
@@ -66,12 +64,12 @@ static uint64
 value_of(uint64 key)
 {
 	int			n;
-	char	   *rows = rbp_counter_table_copy(table, &n, true);
+	RbpCounterRow *rows = rbp_counter_table_copy(table, &n, true);
 	uint64		value = 0;
 
 	for (int i = 0; i < n; i++)
-		if (rbp_counter_row(rows, i, NVALUES)->key.low == key)
-			value = rbp_counter_row(rows, i, NVALUES)->values[0];
+		if (rows[i].key.low == key)
+			value = rows[i].values[0];
 	pfree(rows);
 	return value;
 }
