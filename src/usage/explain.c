@@ -21,60 +21,65 @@
 #include "base/stats.h"
 #include "usage/usage_internal.h"
 
-static void
-append_count(StringInfo s, const char *name, uint64 n)
+/* What is shown, in this order, as what in a text, and as what in other formats */
+static const struct
 {
-	if (n > 0)
-		appendStringInfo(s, " %s=" UINT64_FORMAT, name, n);
-}
+	int			item;			/* of RbpUsage */
+	const char *text;
+	const char *property;
+	bool		spill;			/* of temporary blocks */
+}			shown[] = {
+	{RBP_COUNT_DONOR, "donor", "Remote Donor Blocks"},
+	{RBP_COUNT_STAGED, "staging", "Remote Staging Blocks"},
+	{RBP_COUNT_PAGE_CACHE, "page cache", "Remote Page Cache Blocks"},
+	{RBP_COUNT_DISK, "disk", "Remote Disk Blocks"},
+	{RBP_COUNT_FILE, "file", "Remote File Blocks"},
+	{RBP_COUNT_SPILL_READS, "read", "Remote Spill Read Blocks", true},
+	{RBP_COUNT_SPILL_STAGED_READS, "staging", "Remote Spill Staging Blocks", true},
+	{RBP_COUNT_SPILL_WRITES, "written", "Remote Spill Written Blocks", true},
+	{RBP_COUNT_NS + RBP_LATENCY_DONOR, "donor", "Remote Donor Time"},
+	{RBP_COUNT_NS + RBP_LATENCY_DISK, "disk", "Remote Disk Time"},
+	{RBP_COUNT_NS + RBP_LATENCY_FILE, "file", "Remote File Time"},
+	{RBP_COUNT_NS + RBP_LATENCY_SPILL_READS, "read", "Remote Spill Read Time", true},
+	{RBP_COUNT_NS + RBP_LATENCY_SPILL_WRITES, "write", "Remote Spill Write Time", true},
+};
 
+/* Add a line of the pages, or of the times, unless all are zero. */
 static void
-append_time(StringInfo s, const char *name, uint64 ns)
-{
-	if (ns > 0)
-		appendStringInfo(s, " %s=%.3f", name, (double) ns / RBP_NS_PER_MS);
-}
-
-/* Add a line of these two parts, of which each may be empty. */
-static void
-append_line(ExplainState *es, const char *label, StringInfo pages, StringInfo spill)
-{
-	if (pages->len + spill->len == 0)
-		return;
-	appendStringInfoSpaces(es->str, es->indent * 2);
-	appendStringInfo(es->str, "%s:%s%s%s%s\n", label, pages->data,
-					 pages->len > 0 && spill->len > 0 ? "," : "",
-					 spill->len > 0 ? " spill" : "", spill->data);
-}
-
-/* Like the server's lines about buffers: only what is not zero. */
-static void
-show_text(ExplainState *es, const RbpUsage *u)
+append_line(ExplainState *es, const char *label, const RbpUsage *u, bool times)
 {
 	StringInfoData pages;
 	StringInfoData spill;
 
 	initStringInfo(&pages);
 	initStringInfo(&spill);
-	append_count(&pages, "donor", u->item[RBP_COUNT_DONOR]);
-	append_count(&pages, "staging", u->item[RBP_COUNT_STAGED]);
-	append_count(&pages, "page cache", u->item[RBP_COUNT_PAGE_CACHE]);
-	append_count(&pages, "disk", u->item[RBP_COUNT_DISK]);
-	append_count(&pages, "file", u->item[RBP_COUNT_FILE]);
-	append_count(&spill, "read", u->item[RBP_COUNT_SPILL_READS]);
-	append_count(&spill, "staging", u->item[RBP_COUNT_SPILL_STAGED_READS]);
-	append_count(&spill, "written", u->item[RBP_COUNT_SPILL_WRITES]);
-	append_line(es, "Remote", &pages, &spill);
-	if (!track_io_timing)
+	for (int i = 0; i < lengthof(shown); i++)
+	{
+		StringInfo	part = shown[i].spill ? &spill : &pages;
+		uint64		value = u->item[shown[i].item];
+
+		if (value == 0 || rbp_counter_is_time(shown[i].item) != times)
+			continue;
+		if (times)
+			appendStringInfo(part, " %s=%.3f", shown[i].text, (double) value / RBP_NS_PER_MS);
+		else
+			appendStringInfo(part, " %s=" UINT64_FORMAT, shown[i].text, value);
+	}
+	if (pages.len + spill.len == 0)
 		return;
-	resetStringInfo(&pages);
-	resetStringInfo(&spill);
-	append_time(&pages, "donor", u->item[RBP_COUNT_NS + RBP_LATENCY_DONOR]);
-	append_time(&pages, "disk", u->item[RBP_COUNT_NS + RBP_LATENCY_DISK]);
-	append_time(&pages, "file", u->item[RBP_COUNT_NS + RBP_LATENCY_FILE]);
-	append_time(&spill, "read", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_READS]);
-	append_time(&spill, "write", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_WRITES]);
-	append_line(es, "Remote Timings", &pages, &spill);
+	appendStringInfoSpaces(es->str, es->indent * 2);
+	appendStringInfo(es->str, "%s:%s%s%s%s\n", label, pages.data,
+					 pages.len > 0 && spill.len > 0 ? "," : "",
+					 spill.len > 0 ? " spill" : "", spill.data);
+}
+
+/* Like the server's lines about buffers: only what is not zero. */
+static void
+show_text(ExplainState *es, const RbpUsage *u)
+{
+	append_line(es, "Remote", u, false);
+	if (track_io_timing)
+		append_line(es, "Remote Timings", u, true);
 }
 
 #ifdef RBP_COMPAT_EXPLAINS_PLANS
@@ -86,21 +91,15 @@ static explain_per_node_hook_type prev_explain_node = NULL;
 static void
 show_properties(ExplainState *es, const RbpUsage *u)
 {
-	ExplainPropertyUInteger("Remote Donor Blocks", NULL, u->item[RBP_COUNT_DONOR], es);
-	ExplainPropertyUInteger("Remote Staging Blocks", NULL, u->item[RBP_COUNT_STAGED], es);
-	ExplainPropertyUInteger("Remote Page Cache Blocks", NULL, u->item[RBP_COUNT_PAGE_CACHE], es);
-	ExplainPropertyUInteger("Remote Disk Blocks", NULL, u->item[RBP_COUNT_DISK], es);
-	ExplainPropertyUInteger("Remote File Blocks", NULL, u->item[RBP_COUNT_FILE], es);
-	ExplainPropertyUInteger("Remote Spill Read Blocks", NULL, u->item[RBP_COUNT_SPILL_READS], es);
-	ExplainPropertyUInteger("Remote Spill Staging Blocks", NULL, u->item[RBP_COUNT_SPILL_STAGED_READS], es);
-	ExplainPropertyUInteger("Remote Spill Written Blocks", NULL, u->item[RBP_COUNT_SPILL_WRITES], es);
-	if (!track_io_timing)
-		return;
-	ExplainPropertyFloat("Remote Donor Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_DONOR] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote Disk Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_DISK] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote File Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_FILE] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote Spill Read Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_READS] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote Spill Write Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_WRITES] / RBP_NS_PER_MS, 3, es);
+	for (int i = 0; i < lengthof(shown); i++)
+	{
+		uint64		value = u->item[shown[i].item];
+
+		if (!rbp_counter_is_time(shown[i].item))
+			ExplainPropertyUInteger(shown[i].property, NULL, value, es);
+		else if (track_io_timing)
+			ExplainPropertyFloat(shown[i].property, "ms", value / RBP_NS_PER_MS, 3, es);
+	}
 }
 
 static void
