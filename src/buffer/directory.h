@@ -408,10 +408,10 @@ extern uint32_t rbp_directory_space_limit(const RbpDirectory *dir, uint16_t spac
 extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
 
 /*
- * If the limit is exceeded, drop pages of the partition above its share:
- * first those that were never read, and none that is kept.  Visits each slot,
- * under an exclusive lock that is released in between.  Returns the number of
- * pages dropped.
+ * If the limit is exceeded, drop pages of the partition, but none that is kept, so
+ * that calls for it and for those after it leave no surplus.  The pages are chosen
+ * as those that make room for others under the limit.  Exclusive lock, which is
+ * released in between.  Returns the number of pages dropped.
  */
 extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit);
 

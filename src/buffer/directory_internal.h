@@ -173,7 +173,7 @@ typedef struct RbpPartition
 	uint32_t	sweep_at;		/* extent at which the sweep continues */
 	uint64_t	sweep_bumps;	/* value of bumps when the sweep began */
 	uint32_t	ghost_clock;	/* number of ghosts created so far */
-	uint32_t	limit_hand;		/* next entry that rbp_limit_evict() visits */
+	uint32_t	limit_hand;		/* next extent that drop_under_limit() visits */
 	uint64_t	evictions;
 	uint64_t	swept;			/* value of bumps that the last sweep covered */
 } RbpPartition;
@@ -210,7 +210,6 @@ struct RbpDirectory
 	/* read by each lookup, hardly ever written */
 	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	npolicies;		/* files with a policy, including POLICY_RESET */
-	uint32_t	nlimits;
 	uint64_t	keep_max;		/* pages */
 
 	uint64_t	bumps __attribute__((aligned(RBP_CACHE_LINE)));
@@ -294,24 +293,14 @@ extern bool rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p,
 extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
 
 /*
- * Number of the limit that applies to the space, if one more page would
- * exceed it; else 0.
+ * Make room under the limit that the space is under, if one page more would exceed
+ * it.  Where no page is found that could make room, because the partition has none, or
+ * is large, the page comes on top, as long as the limit cannot be exceeded by more than
+ * a page for each partition.  False if it is not: the page goes without a slot.
+ * Exclusive lock.
  */
-extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
-
-/*
- * Could a batch of pages, which count only when they are published, exceed the
- * limit by more than one page for each partition?
- */
-extern bool rbp_limit_passed(const RbpDirectory *dir, uint32_t limit);
-
-/*
- * Like rbp_s3fifo_evict(), but choose among the pages under the limit, by
- * CLOCK, beginning where the last choice ended.  Visits RBP_CHUNK entries at
- * most, so RBP_NIL does not mean that there is no such page.  Exclusive lock.
- */
-extern uint32_t rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit,
-								bool *live);
+extern bool rbp_limit_make_room(RbpDirectory *dir, uint32_t part, uint16_t space,
+								RbpEvicted *evicted);
 
 static inline RbpSlotState
 rbp_entry_state(const RbpEntry *e)

@@ -415,8 +415,6 @@ rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
 		__atomic_store_n(space_limit(dir, spaces[i]), (uint8_t) limit, __ATOMIC_RELAXED);
 	}
 	__atomic_store_n(&l->nspaces, (uint16_t) n, __ATOMIC_SEQ_CST);
-	if ((had > 0) != (n > 0))
-		__atomic_fetch_add(&dir->nlimits, n > 0 ? 1 : -1, __ATOMIC_SEQ_CST);
 }
 
 uint64_t
@@ -450,33 +448,22 @@ rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space, uint32_t *max
 	return limit;
 }
 
-static inline bool
-limit_exceeded(const RbpDirectory *dir, uint32_t limit, uint32_t more)
+/* Is there no room for so many pages more under the limit, and so many on top? */
+static bool
+limit_reached(const RbpDirectory *dir, uint32_t limit, uint32_t more, uint32_t on_top)
 {
-	return rbp_directory_limit_pages(dir, limit) + more >
-		__atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
-}
-
-uint32_t
-rbp_limit_reached(const RbpDirectory *dir, uint16_t space)
-{
-	uint32_t	limit;
-
-	if (__atomic_load_n(&dir->nlimits, __ATOMIC_RELAXED) == 0 || space >= RBP_MAX_SPACES)
-		return 0;
-	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
-	return limit != 0 && limit_exceeded(dir, limit, 1) ? limit : 0;
-}
-
-bool
-rbp_limit_passed(const RbpDirectory *dir, uint32_t limit)
-{
-	return rbp_directory_limit_pages(dir, limit) + RBP_MAX_BATCH >= RBP_PARTITIONS +
+	return rbp_directory_limit_pages(dir, limit) + more > on_top +
 		(uint64_t) __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
 }
 
-uint32_t
-rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
+/*
+ * Drop one of the partition's pages under the limit, which is not kept: by CLOCK,
+ * beginning where the last choice ended.  Visits RBP_CHUNK entries at most, so
+ * false does not mean that there is no such page.  A live page is noted as evicted.
+ * Exclusive lock.
+ */
+static bool
+drop_under_limit(RbpDirectory *dir, uint32_t part, uint32_t limit, RbpEvicted *evicted)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
@@ -510,71 +497,53 @@ rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
 		rbp_account_add(dir, part, index, rbp_entry_page_hash(e), 0, -1);
 		rbp_entry_set(e, state, freq - 1);
 	}
-	if (chosen != RBP_NIL)
-	{
-		rbp_list_remove(dir, p, chosen);
-		*live = rbp_entry_live(dir, part, chosen);
-	}
-	return chosen;
+	if (chosen == RBP_NIL)
+		return false;
+	if (rbp_entry_live(dir, part, chosen))
+		evicted->pages[evicted->n++] = rbp_entry_page(rbp_entry(dir, chosen));
+	rbp_entry_drop(dir, part, chosen, rbp_entry_page_hash(rbp_entry(dir, chosen)));
+	return true;
 }
 
-typedef struct TrimArg
+bool
+rbp_limit_make_room(RbpDirectory *dir, uint32_t part, uint16_t space, RbpEvicted *evicted)
 {
-	uint32_t	limit;
-	int			round;
-	uint32_t	pages;			/* pages of the partition under the limit */
-	uint32_t	surplus;		/* ... above the partition's share */
-	uint64_t	dropped;
-} TrimArg;
+	uint32_t	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
 
-/*
- * Round 0 counts; round 1 drops pages that were never read; round 2 drops
- * others.
- */
-static bool
-trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	TrimArg    *trim = arg;
-	const RbpEntry *e = rbp_entry(dir, index);
-	RbpSlotState state = rbp_entry_state(e);
-
-	(void) part;
-	if (state == RBP_SLOT_STAGED || *space_limit(dir, e->space) != trim->limit)
-		return false;
-	if (trim->round == 0)
+	/* evict at most two pages, so that an earlier overshoot is worked off */
+	for (int i = 0; i < RBP_MAX_EVICTED - 1; i++)
 	{
-		trim->pages++;
-		return false;
+		if (limit == 0 || !limit_reached(dir, limit, 1, 0))
+			return true;
+		/* a batch of pages counts only when it is published */
+		if (!drop_under_limit(dir, part, limit, evicted))
+			return i > 0 || !limit_reached(dir, limit, RBP_MAX_BATCH, RBP_PARTITIONS - 1);
 	}
-	if (trim->surplus == 0 || state == RBP_SLOT_KEPT ||
-		(trim->round == 1 && rbp_entry_freq(e) > 0))
-		return false;
-	trim->surplus--;
-	trim->dropped++;
 	return true;
 }
 
 uint64_t
 rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
 {
-	/*
-	 * each partition gets an equal share, since pages are replaced within a
-	 * partition
-	 */
-	uint32_t	share = limit_of_number(dir, limit)->max_pages / RBP_PARTITIONS;
-	TrimArg		trim = {.limit = limit};
+	RbpPartition *p = &dir->partitions[partition];
+	uint64_t	max = __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+	uint64_t	pages = rbp_directory_limit_pages(dir, limit);
+	uint64_t	surplus = pages > max ? (pages - max - 1) / (RBP_PARTITIONS - partition) + 1 : 0;
+	uint64_t	dropped = 0;
+	uint32_t	visited = 0;	/* since the last one that was dropped */
 
-	if (!limit_exceeded(dir, limit, 0))
-		return 0;
-	for (trim.round = 0; trim.round < 3; trim.round++)
+	while (dropped < surplus && visited < dir->nlocal)
 	{
-		rbp_for_each_entry(dir, (uint32_t) partition, true, trim_fn, &trim);
-		if (trim.round == 0)
-			trim.surplus = trim.pages > share ? trim.pages - share : 0;
-		if (trim.surplus == 0)
-			break;
+		RbpEvicted	unused = {.n = 0};
+		bool		found;
+
+		rbp_lock_exclusive(&p->lock);
+		found = drop_under_limit(dir, (uint32_t) partition, limit, &unused);
+		rbp_lock_release(&p->lock);
+		visited = found ? 0 : visited + RBP_CHUNK;
+		dropped += found;
 	}
-	return trim.dropped;
+	return dropped;
 }
 
 typedef struct DropSpacesArg

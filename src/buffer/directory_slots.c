@@ -121,59 +121,6 @@ rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 	rbp_slot_release(dir, p, part, index);
 }
 
-/* Note the page of an entry as evicted. */
-static void
-note_evicted(RbpEvicted *evicted, const RbpPageId *page)
-{
-	RBP_ASSERT(evicted->n < RBP_MAX_EVICTED);
-	evicted->pages[evicted->n++] = *page;
-}
-
-/* Forget the page of an entry that was taken off its queue; the slot counts as taken. */
-static void
-entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
-{
-	RbpEntry   *e = rbp_entry(dir, index);
-	uint64_t	hash = rbp_entry_page_hash(e);
-
-	rbp_chain_unlink(dir, hash, index);
-	rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
-}
-
-/*
- * Make room under the limit that the space is under, if one page more would pass
- * it.  Where no page is found that could make room, because the partition has none, or
- * is large, the page comes on top, as long as the limit cannot be passed by more than a
- * page for each partition.  False if it is not: the page goes without a slot.
- */
-static bool
-make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
-					  RbpEvicted *evicted)
-{
-	RbpPartition *p = &dir->partitions[part];
-
-	/* two at most, so that what was passed is made good */
-	for (int i = 0; i < 2; i++)
-	{
-		uint32_t	limit = rbp_limit_reached(dir, space);
-		bool		live = false;
-		uint32_t	index;
-		RbpPageId	page;
-
-		if (limit == 0)
-			return true;
-		index = rbp_limit_evict(dir, part, limit, &live);
-		if (index == RBP_NIL)
-			return i > 0 || !rbp_limit_passed(dir, limit);
-		page = rbp_entry_page(rbp_entry(dir, index));
-		entry_give_up(dir, part, index);
-		rbp_slot_release(dir, p, part, index);
-		if (live)
-			note_evicted(evicted, &page);
-	}
-	return true;
-}
-
 static uint32_t
 reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted)
 {
@@ -186,7 +133,7 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 
 	evicted->n = 0;
 	rbp_lock_exclusive(&p->lock);
-	if (adds && !make_room_under_limit(dir, part, page->space, evicted))
+	if (adds && !rbp_limit_make_room(dir, part, page->space, evicted))
 		tries = RBP_EVICT_STEPS;
 
 	/*
@@ -203,6 +150,7 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 		uint32_t	index = p->lists[RBP_SLOT_FREE].tail;
 		bool		live = false;
 		RbpPageId	victim = {0};
+		uint64_t	hash;
 
 		if (index != RBP_NIL)
 		{
@@ -217,7 +165,9 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 			if (index == RBP_NIL)
 				break;
 			victim = rbp_entry_page(rbp_entry(dir, index));
-			entry_give_up(dir, part, index);
+			hash = rbp_page_hash(&victim);
+			rbp_chain_unlink(dir, hash, index);
+			rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(rbp_entry(dir, index)));
 			tries++;
 		}
 
@@ -227,7 +177,7 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 			continue;
 		}
 		if (live)
-			note_evicted(evicted, &victim);
+			evicted->pages[evicted->n++] = victim;
 		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
 		p->reserved++;
 		slot = rbp_index_slot(dir, part, index);
