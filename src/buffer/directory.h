@@ -416,14 +416,6 @@ extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limi
 extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit);
 
 /*
- * Drop the partition's pages of the spaces that are marked in an array of
- * RBP_MAX_SPACES bytes, except those that should be kept.  Returns how many.
- * Visits each slot, under an exclusive lock that is released in between.
- */
-extern uint64_t rbp_directory_drop_spaces(RbpDirectory *dir, int partition,
-										  const uint8_t *spaces);
-
-/*
  * ---- housekeeping and views --------------------------------------------
  */
 
@@ -444,21 +436,16 @@ extern bool rbp_directory_sweep_step(RbpDirectory *dir, int partition,
 									 uint32_t *freed);
 
 /*
- * Drop every entry of the relation's forks.  Returns the number of pages
- * dropped.  Exclusive locks, one partition at a time.
+ * Call fn for each live page of the partition, and drop those for which it returns
+ * true; returns how many.  The partition's lock is held, exclusively if drops is set,
+ * without which none may be dropped, so fn must not wait or raise errors.  The lock
+ * is released every thousand entries or so: a page that moves meanwhile may be
+ * missed, or visited twice.
  */
-extern uint64_t rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel,
-											uint16_t space);
+typedef bool (*RbpPageVisit) (const RbpPageId *page, const RbpLookup *at, void *arg);
 
-/*
- * Call fn for each live entry of the partition, under the shared lock; fn
- * must not wait or raise errors.  The lock is released every thousand entries
- * or so, so a page that moves meanwhile may be missed, or reported twice.
- */
-extern void rbp_directory_scan(RbpDirectory *dir, int partition,
-							   void (*fn) (const RbpPageId *page, RbpWhere where,
-										   uint32_t slot, void *arg),
-							   void *arg);
+extern uint64_t rbp_directory_visit(RbpDirectory *dir, int partition, bool drops,
+									RbpPageVisit fn, void *arg);
 
 typedef struct RbpDirectoryCounts
 {

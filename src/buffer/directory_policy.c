@@ -545,32 +545,3 @@ rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
 	}
 	return dropped;
 }
-
-typedef struct DropSpacesArg
-{
-	const uint8_t *spaces;
-	uint64_t	dropped;
-} DropSpacesArg;
-
-static bool
-drop_spaces_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	DropSpacesArg *drop = arg;
-	const RbpEntry *e = rbp_entry(dir, index);
-
-	(void) part;
-	if (!drop->spaces[e->space] ||
-		rbp_directory_policy(dir, e->rel, e->space) == RBP_POLICY_KEEP)
-		return false;
-	drop->dropped++;
-	return true;
-}
-
-uint64_t
-rbp_directory_drop_spaces(RbpDirectory *dir, int partition, const uint8_t *spaces)
-{
-	DropSpacesArg arg = {.spaces = spaces};
-
-	rbp_for_each_entry(dir, (uint32_t) partition, true, drop_spaces_fn, &arg);
-	return arg.dropped;
-}

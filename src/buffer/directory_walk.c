@@ -134,76 +134,45 @@ rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 	} while (start < dir->nlocal);
 }
 
-typedef struct DropRelationArg
+typedef struct Visit
 {
-	uint32_t	rel;
-	uint16_t	space;
-	uint64_t	dropped;
-} DropRelationArg;
-
-static bool
-drop_relation_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	DropRelationArg *drop = arg;
-	const RbpEntry *e = rbp_entry(dir, index);
-
-	if (e->rel != drop->rel || e->space != drop->space ||
-		!rbp_entry_live(dir, part, index))
-		return false;
-	drop->dropped++;
-	return true;
-}
-
-uint64_t
-rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
-{
-	DropRelationArg arg = {rel, space, 0};
-
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		rbp_for_each_entry(dir, part, true, drop_relation_fn, &arg);
-	return arg.dropped;
-}
-
-typedef struct ScanArg
-{
-	void		(*fn) (const RbpPageId *page, RbpWhere where, uint32_t slot,
-					   void *arg);
+	RbpPageVisit fn;
 	void	   *arg;
-} ScanArg;
+	uint64_t	dropped;
+} Visit;
 
 static bool
-scan_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+visit_page(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
-	ScanArg    *scan = arg;
+	Visit	   *visit = arg;
 	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
 	RbpLookup	at;
+	bool		drop;
 
 	if (!rbp_entry_live(dir, part, index))
 		return false;
 	rbp_fill_lookup(dir, part, index, &at);
-	scan->fn(&page, at.where, at.slot, scan->arg);
-	return false;
+	drop = visit->fn(&page, &at, visit->arg);
+	visit->dropped += drop;
+	return drop;
 }
 
-void
-rbp_directory_scan(RbpDirectory *dir, int partition,
-				   void (*fn) (const RbpPageId *page, RbpWhere where,
-							   uint32_t slot, void *arg),
-				   void *arg)
+uint64_t
+rbp_directory_visit(RbpDirectory *dir, int partition, bool drops, RbpPageVisit fn, void *arg)
 {
-	ScanArg		scan = {fn, arg};
+	Visit		visit = {fn, arg, 0};
 
-	rbp_for_each_entry(dir, (uint32_t) partition, false, scan_fn, &scan);
+	rbp_for_each_entry(dir, (uint32_t) partition, drops, visit_page, &visit);
+	return visit.dropped;
 }
 
 static bool
-count_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+count_page(const RbpPageId *page, const RbpLookup *at, void *arg)
 {
 	RbpDirectoryCounts *counts = arg;
 
-	if (!rbp_entry_live(dir, part, index))
-		return false;
-	if (index >= dir->max_slots)
+	(void) page;
+	if (at->where == RBP_STAGED)
 		counts->staged++;
 	else
 		counts->remote++;
@@ -241,7 +210,7 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 		}
 		rbp_lock_release(&p->lock);
 		if (!all_live)
-			rbp_for_each_entry(dir, part, false, count_fn, counts);
+			(void) rbp_directory_visit(dir, (int) part, false, count_page, counts);
 	}
 }
 

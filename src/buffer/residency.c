@@ -214,19 +214,21 @@ rbp_residency_set_excluded(const Oid *tablespaces, int n)
 	return n > 0;
 }
 
+static bool
+page_is_excluded(const RbpPageId *page, const RbpLookup *at, void *arg)
+{
+	return rbp_residency_excludes(page->space) &&
+		rbp_directory_policy(rbp_dir, page->rel, page->space) != RBP_POLICY_KEEP;
+}
+
 void
 rbp_residency_drop_excluded(void)
 {
-	uint8	   *spaces = palloc0(RBP_MAX_SPACES);
-
-	for (int space = 0; space < RBP_MAX_SPACES; space++)
-		spaces[space] = rbp_residency_excludes((uint16) space);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		(void) rbp_directory_drop_spaces(rbp_dir, part, spaces);
+		(void) rbp_directory_visit(rbp_dir, part, true, page_is_excluded, NULL);
 	}
-	pfree(spaces);
 }
 
 /*

@@ -26,54 +26,33 @@ PG_FUNCTION_INFO_V1(rbp_sql_relations);
 PG_FUNCTION_INFO_V1(rbp_sql_evict);
 
 /*
- * The callback of a directory scan runs under a partition lock and must not
- * allocate memory.  It notes the fork of each page in an array that was
- * allocated before, and is large enough for all pages of a partition.  The
- * pages are counted after the scan.
+ * A visit runs under a partition lock and must not allocate memory.  It notes each
+ * page in an array that was allocated before, and is large enough for all pages of a
+ * partition: its fork, rel << 32 | space << 16 | fork << 1, and in the lowest bit
+ * whether it is staged.  The pages are counted after it.
  */
-
-typedef struct ForkKey
-{
-	uint32		rel;
-	uint16		space;
-	uint8		fork;
-	uint8		pad;			/* zero */
-} ForkKey;
-
-typedef struct ForkCount
-{
-	ForkKey		key;			/* first, for the hash table */
-	uint64		remote;
-	uint64		staged;
-} ForkCount;
-
-typedef struct NotedPage
-{
-	ForkKey		key;
-	bool		staged;
-} NotedPage;
-
 typedef struct NotedPages
 {
-	NotedPage  *pages;
+	uint64	   *pages;
 	Size		n;
 	Size		room;
 } NotedPages;
 
-static void
-note_page(const RbpPageId *page, RbpWhere where, uint32_t slot, void *arg)
+typedef struct ForkCount
+{
+	uint64		fork;			/* first, for the hash table */
+	uint64		pages[2];		/* on donors, and staged */
+} ForkCount;
+
+static bool
+note_page(const RbpPageId *page, const RbpLookup *at, void *arg)
 {
 	NotedPages *noted = arg;
-	NotedPage  *p;
 
-	if (noted->n == noted->room)
-		return;
-	p = &noted->pages[noted->n++];
-	p->key.rel = page->rel;
-	p->key.space = page->space;
-	p->key.fork = page->fork;
-	p->key.pad = 0;
-	p->staged = where == RBP_STAGED;
+	if (noted->n < noted->room)
+		noted->pages[noted->n++] = (uint64) page->rel << 32 | (uint64) page->space << 16 |
+			(uint64) page->fork << 1 | (at->where == RBP_STAGED);
+	return false;
 }
 
 /* Pages of each fork, of every database: a hash table of ForkCount. */
@@ -84,7 +63,7 @@ count_forks(void)
 	HTAB	   *forks;
 	NotedPages	noted;
 
-	ctl.keysize = sizeof(ForkKey);
+	ctl.keysize = sizeof(uint64);
 	ctl.entrysize = sizeof(ForkCount);
 	ctl.hcxt = CurrentMemoryContext;
 	forks = hash_create("remote_bp forks", 256, &ctl,
@@ -97,24 +76,21 @@ count_forks(void)
 	noted.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
 		rbp_staging_slots(rbp_staging);
 	noted.pages = MemoryContextAllocHuge(CurrentMemoryContext,
-										 Max(noted.room, 1) * sizeof(NotedPage));
+										 Max(noted.room, 1) * sizeof(uint64));
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		noted.n = 0;
-		rbp_directory_scan(rbp_dir, part, note_page, &noted);
+		(void) rbp_directory_visit(rbp_dir, part, false, note_page, &noted);
 		for (Size i = 0; i < noted.n; i++)
 		{
-			ForkCount  *count;
+			uint64		fork = noted.pages[i] & ~UINT64CONST(1);
 			bool		found;
+			ForkCount  *count = hash_search(forks, &fork, HASH_ENTER, &found);
 
-			count = hash_search(forks, &noted.pages[i].key, HASH_ENTER, &found);
 			if (!found)
-				count->remote = count->staged = 0;
-			if (noted.pages[i].staged)
-				count->staged++;
-			else
-				count->remote++;
+				memset(count->pages, 0, sizeof(count->pages));
+			count->pages[noted.pages[i] & 1]++;
 		}
 	}
 	pfree(noted.pages);
@@ -141,17 +117,25 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 		Oid			db;
 
 		/* show relations of this database, and shared ones */
-		if (!rbp_space_resolve(count->key.space, &spc, &db) ||
+		if (!rbp_space_resolve((uint16) (count->fork >> 16), &spc, &db) ||
 			(db != MyDatabaseId && db != InvalidOid))
 			continue;
 
-		rbp_sql_fork(spc, count->key.rel, count->key.fork, values, nulls);
-		values[PAGES] = Int64GetDatum((int64) count->remote);
-		values[BYTES] = Int64GetDatum((int64) count->remote * BLCKSZ);
-		values[STAGED_PAGES] = Int64GetDatum((int64) count->staged);
+		rbp_sql_fork(spc, (uint32) (count->fork >> 32), (uint16) count->fork >> 1, values, nulls);
+		values[PAGES] = Int64GetDatum((int64) count->pages[0]);
+		values[BYTES] = Int64GetDatum((int64) count->pages[0] * BLCKSZ);
+		values[STAGED_PAGES] = Int64GetDatum((int64) count->pages[1]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+static bool
+page_is_of(const RbpPageId *page, const RbpLookup *at, void *arg)
+{
+	const RbpPageId *relation = arg;
+
+	return page->rel == relation->rel && page->space == relation->space;
 }
 
 Datum
@@ -160,16 +144,17 @@ rbp_sql_evict(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(0);
 	Relation	rel;
 	RbpRelFile	file;
-	uint16		space;
+	RbpPageId	any = {0};
 	uint64		dropped = 0;
 
 	rbp_sql_require_loaded();
 	rel = relation_open(relid, AccessShareLock);
 	rbp_sql_check_buffered(rel);
 	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
-	space = rbp_space_find(file.spc, file.db);
-	if (space != RBP_INVALID_SPACE)
-		dropped = rbp_directory_drop_relation(rbp_dir, file.rel, space);
+	any.rel = file.rel;
+	any.space = rbp_space_find(file.spc, file.db);
+	for (int part = 0; part < RBP_PARTITIONS && any.space != RBP_INVALID_SPACE; part++)
+		dropped += rbp_directory_visit(rbp_dir, part, true, page_is_of, &any);
 	relation_close(rel, AccessShareLock);
 	PG_RETURN_INT64((int64) dropped);
 }

@@ -519,7 +519,7 @@ op_drop_relation(int fork)
 			dropped++;
 			forget(&pages[i]);
 		}
-	expect(rbp_directory_drop_relation(dir, id.rel, id.space) == dropped, "pages dropped");
+	expect(directory_drop_relation(dir, id.rel, id.space) == dropped, "pages dropped");
 }
 
 /* A policy, which is applied at once or later. */
@@ -601,20 +601,21 @@ compare_kept(void)
 		expect(rbp_directory_space_pages(dir, space) == of_space[space], "count of a space's pages");
 }
 
-static void
-scan_page(const RbpPageId *id, RbpWhere where, uint32_t slot, void *arg)
+static bool
+visit_page(const RbpPageId *id, const RbpLookup *at, void *arg)
 {
 	uint64_t   *count = arg;
 
 	for (int i = 0; i < NPAGES; i++)
 		if (rbp_page_equal(&pages[i].id, id))
 		{
-			expect(live(&pages[i]) && pages[i].where == where && pages[i].slot == slot,
-				   "a scan shows something else");
+			expect(live(&pages[i]) && pages[i].where == at->where && pages[i].slot == at->slot,
+				   "a visit shows something else");
 			(*count)++;
-			return;
+			return false;
 		}
-	expect(false, "a scan shows a page that never was");
+	expect(false, "a visit shows a page that never was");
+	return false;
 }
 
 static void
@@ -622,7 +623,7 @@ compare_all(void)
 {
 	RbpDirectoryCounts counts;
 	RbpDirectoryCounts model = {0};
-	uint64_t	scanned = 0;
+	uint64_t	visited = 0;
 	uint32_t	used[EXTENTS] = {0};
 	uint64_t	heat[EXTENTS] = {0};
 	const char *problem = directory_check(dir);
@@ -661,8 +662,8 @@ compare_all(void)
 	expect(counts.online == model.online, "count of online slots");
 	expect(counts.evictions == evictions, "count of evictions");
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		rbp_directory_scan(dir, part, scan_page, &scanned);
-	expect(scanned == model.remote + model.staged, "pages in a scan");
+		rbp_directory_visit(dir, part, false, visit_page, &visited);
+	expect(visited == model.remote + model.staged, "pages visited");
 	compare_kept();
 }
 

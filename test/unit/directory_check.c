@@ -35,6 +35,26 @@ directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots, uint32_t b
 	return rbp_directory_init(mem, &one->extents, staging_slots, buffers, 0);
 }
 
+static bool
+page_is_of(const RbpPageId *page, const RbpLookup *at, void *arg)
+{
+	const RbpPageId *relation = arg;
+
+	(void) at;
+	return page->rel == relation->rel && page->space == relation->space;
+}
+
+uint64_t
+directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	RbpPageId	any = {.rel = rel,.space = space};
+	uint64_t	dropped = 0;
+
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		dropped += rbp_directory_visit(dir, part, true, page_is_of, &any);
+	return dropped;
+}
+
 static RbpExtents *
 extents_of(RbpDirectory *dir)
 {

@@ -26,6 +26,9 @@ extern const char *directory_check(RbpDirectory *dir);
 extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 									uint32_t buffers);
 
+/* Drop the pages of the relation's forks; returns how many. */
+extern uint64_t directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space);
+
 /* What remote does with extents. */
 extern bool directory_extent_absent(RbpDirectory *dir, uint32_t extent);
 extern void directory_extent_online(RbpDirectory *dir, uint32_t extent, uint32_t account);

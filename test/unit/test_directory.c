@@ -925,17 +925,18 @@ typedef struct Seen
 	uint32_t	wrong;
 } Seen;
 
-static void
-see(const RbpPageId *page, RbpWhere at, uint32_t slot, void *arg)
+static bool
+see(const RbpPageId *page, const RbpLookup *at, void *arg)
 {
 	Seen	   *seen = arg;
 
-	seen->remote += at == RBP_REMOTE;
-	seen->staged += at == RBP_STAGED;
+	seen->remote += at->where == RBP_REMOTE;
+	seen->staged += at->where == RBP_STAGED;
 	if (page->rel != 1000 && page->rel != 1001)
 		seen->wrong++;
-	if (at == RBP_STAGED && slot != 9)
+	if (at->where == RBP_STAGED && at->slot != 9)
 		seen->wrong++;
+	return false;
 }
 
 static void
@@ -961,11 +962,11 @@ test_views(void)
 	rbp_directory_bump_generation(dir, 1002, 3, 0);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 9);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		rbp_directory_scan(dir, part, see, &seen);
-	ok(seen.remote == 1001 && seen.staged == 1 && seen.wrong == 0, "a scan shows each live page once");
-	is_u64(rbp_directory_drop_relation(dir, 1000, 3), 1000, "drop_relation drops all forks");
-	is_u64(rbp_directory_drop_relation(dir, 1001, 3), 1, "and what is staged");
-	is_u64(rbp_directory_drop_relation(dir, 1002, 3), 0, "does not count the dead");
+		rbp_directory_visit(dir, part, false, see, &seen);
+	ok(seen.remote == 1001 && seen.staged == 1 && seen.wrong == 0, "a visit shows each live page once");
+	is_u64(directory_drop_relation(dir, 1000, 3), 1000, "those of a relation are dropped, of all forks");
+	is_u64(directory_drop_relation(dir, 1001, 3), 1, "and what is staged");
+	is_u64(directory_drop_relation(dir, 1002, 3), 0, "the dead are not counted");
 	is_u64(where(dir, &elsewhere), RBP_REMOTE, "and leaves the same number in another space");
 	check(dir, "views");
 	free(dir);
@@ -995,9 +996,9 @@ test_long_walks(void)
 	}
 	ok(n > 30, "long walks: %u pages are in the last extent", n);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		rbp_directory_scan(dir, part, see, &seen);
-	is_u64(seen.remote, n, "long walks: a scan shows them");
-	is_u64(rbp_directory_drop_relation(dir, 1000, 3), n, "long walks: and they can be dropped");
+		rbp_directory_visit(dir, part, false, see, &seen);
+	is_u64(seen.remote, n, "long walks: a visit shows them");
+	is_u64(directory_drop_relation(dir, 1000, 3), n, "long walks: and they can be dropped");
 	check(dir, "long walks");
 	free(dir);
 }

@@ -412,12 +412,13 @@ lease_worker(void *arg)
 	return NULL;
 }
 
-static void
-see(const RbpPageId *page, RbpWhere where, uint32_t slot, void *arg)
+static bool
+see(const RbpPageId *page, const RbpLookup *at, void *arg)
 {
 	uint64_t   *sum = arg;
 
-	*sum += page->block + slot + where;
+	*sum += page->block + at->slot + at->where;
+	return false;
 }
 
 static void *
@@ -434,13 +435,13 @@ housekeeper(void *arg)
 		for (int part = 0; part < RBP_PARTITIONS; part++)
 		{
 			rbp_directory_sweep(dir, part);
-			rbp_directory_scan(dir, part, see, &sum);
+			rbp_directory_visit(dir, part, false, see, &sum);
 		}
 		rbp_directory_counts(dir, &counts);
 		for (uint32_t i = 0; i < EXTENTS; i++)
 			sum += directory_extent_heat(dir, i);
 		if (rnd(me, 20) == 0)
-			rbp_directory_drop_relation(dir, 5000 + rnd(me, FORKS / 2), 1);
+			directory_drop_relation(dir, 5000 + rnd(me, FORKS / 2), 1);
 		problem = directory_check(dir);
 		if (problem != NULL)
 			__atomic_store_n(&damage, problem, __ATOMIC_RELAXED);
