@@ -211,18 +211,14 @@ typedef struct RbpEvicted
 } RbpEvicted;
 
 /*
- * Reserve a remote slot of the page's partition to push into: a free one, or
- * one whose page S3-FIFO evicts.  Only the caller has access to the slot
+ * Reserve a remote slot of the page's partition, to push into or to move it to: a
+ * free one, or one whose page S3-FIFO evicts.  Only the caller has access to the slot
  * until it is published, abandoned, moved to, or unreserved.  Returns
  * RBP_INVALID_SLOT if the partition has none.  *evicted is set to the live pages
  * that were evicted.  Exclusive lock.
  */
 extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
 									  RbpEvicted *evicted);
-
-/* Likewise, for a page that has a slot, and so counts under its limit already. */
-extern uint32_t rbp_directory_reserve_other(RbpDirectory *dir, const RbpPageId *page,
-											RbpEvicted *evicted);
 
 /* A reserved slot is not needed.  Exclusive lock. */
 extern void rbp_directory_unreserve(RbpDirectory *dir, uint32_t slot);
@@ -262,19 +258,13 @@ extern void rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extent
 									   uint32_t n);
 
 /*
- * Contents of the extents of an account.  used is the number of pages; pages
- * of older generations count until they are swept.  heat is the sum of 1 +
- * access count over these pages, where access counts are estimated from one
+ * Contents of the extents of an account.  *used is set to the number of pages;
+ * pages of older generations count until they are swept.  The result is the sum of
+ * 1 + access count over these pages, where access counts are estimated from one
  * page of 16.  An account is empty once its last extent was dropped.  The
  * values are approximate.  No lock.
  */
-typedef struct RbpAccountSums
-{
-	uint64_t	used;
-	uint64_t	heat;
-} RbpAccountSums;
-
-extern RbpAccountSums rbp_directory_account(RbpDirectory *dir, uint32_t account);
+extern uint64_t rbp_directory_heat(RbpDirectory *dir, uint32_t account, uint64_t *used);
 
 /*
  * ---- moving pages out of an extent that drains ----------------------------

@@ -66,12 +66,11 @@ rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t 
 	}
 }
 
-RbpAccountSums
-rbp_directory_account(RbpDirectory *dir, uint32_t account)
+uint64_t
+rbp_directory_heat(RbpDirectory *dir, uint32_t account, uint64_t *used)
 {
 	const RbpAccount *accounts = (const RbpAccount *) ((char *) dir + dir->accounts);
-	RbpAccountSums sums;
-	int64_t		used = 0;
+	int64_t		pages = 0;
 	int64_t		sampled = 0;
 
 	RBP_ASSERT(account < RBP_MAX_REGIONS);
@@ -79,13 +78,11 @@ rbp_directory_account(RbpDirectory *dir, uint32_t account)
 	{
 		const RbpAccount *a = &accounts[(size_t) stripe * RBP_MAX_REGIONS + account];
 
-		used += __atomic_load_n(&a->used, __ATOMIC_RELAXED);
+		pages += __atomic_load_n(&a->used, __ATOMIC_RELAXED);
 		sampled += __atomic_load_n(&a->sampled, __ATOMIC_RELAXED);
 	}
-	sums.used = used > 0 ? (uint64_t) used : 0;
-	sums.heat = sums.used +
-		(sampled > 0 ? (uint64_t) sampled * RBP_HEAT_SAMPLE : 0);
-	return sums;
+	*used = pages > 0 ? (uint64_t) pages : 0;
+	return *used + (sampled > 0 ? (uint64_t) sampled * RBP_HEAT_SAMPLE : 0);
 }
 
 /*

@@ -121,11 +121,13 @@ rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 	rbp_slot_release(dir, p, part, index);
 }
 
-static uint32_t
-reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted)
+uint32_t
+rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
 {
-	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
+	uint32_t	has;
 	uint32_t	slot = RBP_INVALID_SLOT;
 	bool		look = true;	/* for fresh slots, once */
 	int			freed = 0;
@@ -133,7 +135,10 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 
 	evicted->n = 0;
 	rbp_lock_exclusive(&p->lock);
-	if (adds && !rbp_limit_make_room(dir, part, page->space, evicted))
+	/* a page that has a slot, and is to get another, counts under its limit already */
+	has = rbp_entry_find(dir, hash, page);
+	if ((has == RBP_NIL || has >= dir->max_slots) &&
+		!rbp_limit_make_room(dir, part, page->space, evicted))
 		tries = RBP_EVICT_STEPS;
 
 	/*
@@ -150,7 +155,7 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 		uint32_t	index = p->lists[RBP_SLOT_FREE].tail;
 		bool		live = false;
 		RbpPageId	victim = {0};
-		uint64_t	hash;
+		uint64_t	victim_hash;
 
 		if (index != RBP_NIL)
 		{
@@ -165,9 +170,9 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 			if (index == RBP_NIL)
 				break;
 			victim = rbp_entry_page(rbp_entry(dir, index));
-			hash = rbp_page_hash(&victim);
-			rbp_chain_unlink(dir, hash, index);
-			rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(rbp_entry(dir, index)));
+			victim_hash = rbp_page_hash(&victim);
+			rbp_chain_unlink(dir, victim_hash, index);
+			rbp_account_add(dir, part, index, victim_hash, -1, -rbp_entry_freq(rbp_entry(dir, index)));
 			tries++;
 		}
 
@@ -186,16 +191,4 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 	p->evictions += (uint32_t) evicted->n;
 	rbp_lock_release(&p->lock);
 	return slot;
-}
-
-uint32_t
-rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
-{
-	return reserve(dir, page, true, evicted);
-}
-
-uint32_t
-rbp_directory_reserve_other(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
-{
-	return reserve(dir, page, false, evicted);
 }

@@ -31,10 +31,7 @@
 static uint64
 region_heat(uint32 region, uint64 *used)
 {
-	RbpAccountSums sums = rbp_directory_account(rbp_dir, region);
-
-	*used = sums.used;
-	return sums.heat;
+	return rbp_directory_heat(rbp_dir, region, used);
 }
 
 static uint64
@@ -85,7 +82,7 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 		else if (rbp_hash_page(ios[i].buf) == pages[i].at.hash)
 		{
 			ios[copies].buf = ios[i].buf;
-			ios[copies].slot = rbp_directory_reserve_other(rbp_dir, &pages[i].page, &evicted);
+			ios[copies].slot = rbp_directory_reserve(rbp_dir, &pages[i].page, &evicted);
 			rbp_pusher_count_evicted(&evicted);
 			if (ios[copies].slot != RBP_INVALID_SLOT)
 				pages[copies++] = pages[i];

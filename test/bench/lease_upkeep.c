@@ -53,10 +53,7 @@ now_ms(void)
 static uint64
 region_heat(uint32 region, uint64 *used)
 {
-	RbpAccountSums sums = rbp_directory_account(dir, region);
-
-	*used = sums.used;
-	return sums.heat;
+	return rbp_directory_heat(dir, region, used);
 }
 
 static uint32

@@ -291,10 +291,11 @@ find_given_up(uint32_t part, uint32_t but)
 	return n;
 }
 
-/* A slot for the page, for one more of them or for another place of this one. */
+/* A slot for the page; if it has one already, for another place of it. */
 static uint32_t
-reserve(const ModelPage *page, bool adds)
+reserve(const ModelPage *page)
 {
+	bool		adds = page->where != RBP_REMOTE || !live(page);
 	uint32_t	part = (uint32_t) (rbp_page_hash(&page->id) % RBP_PARTITIONS);
 	uint32_t	got;
 	RbpEvicted	evicted;
@@ -320,8 +321,7 @@ reserve(const ModelPage *page, bool adds)
 				policy_of(&pages[slot_owner[s]]) == RBP_POLICY_KEEP;
 		}
 
-	got = adds ? rbp_directory_reserve(dir, &page->id, &evicted) :
-		rbp_directory_reserve_other(dir, &page->id, &evicted);
+	got = rbp_directory_reserve(dir, &page->id, &evicted);
 	expect((got != RBP_INVALID_SLOT) == any ||
 		   (got == RBP_INVALID_SLOT && (all_kept || limit_kept || unapplied)),
 		   "whether there is a slot");
@@ -366,7 +366,7 @@ op_reserve(uint32_t slot)
 	doing = "reserve";
 	if (!st->held || st->reserved != RBP_INVALID_SLOT)
 		return;
-	st->reserved = reserve(&pages[st->page], true);
+	st->reserved = reserve(&pages[st->page]);
 	if (st->reserved != RBP_INVALID_SLOT)
 		st->reserved_epoch = losses[st->reserved / RBP_EXTENT_PAGES];
 }
@@ -719,7 +719,7 @@ op_move(ModelPage *page)
 	doing = "move";
 	if (page->where != RBP_REMOTE || !live(page))
 		return;
-	to = reserve(page, false);
+	to = reserve(page);
 	if (to == RBP_INVALID_SLOT)
 		return;
 	epoch = losses[to / RBP_EXTENT_PAGES];

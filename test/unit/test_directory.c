@@ -458,13 +458,15 @@ test_accounts(void)
 {
 	RbpDirectory *dir = make(4, 0);
 	RbpPageId	page = page_of(1000, 0);
-	RbpAccountSums sums[2];
+	uint64_t	heat;
+	uint64_t	counted;
 	uint64_t	used[2] = {0};
 	bool		same = true;
 
 	for (uint32_t e = 0; e < 4; e++)
 		directory_extent_online(dir, e, 7 + e % 2);
-	is_u64(rbp_directory_account(dir, 7).used, 0, "an account is empty at first");
+	(void) rbp_directory_heat(dir, 7, &counted);
+	is_u64(counted, 0, "an account is empty at first");
 	for (int round = 0; round < 4; round++)
 	{
 		for (page.block = 0; page.block < 600; page.block++)
@@ -482,9 +484,9 @@ test_accounts(void)
 			used[e % 2] += rbp_directory_extent_used(dir, e);
 		for (int a = 0; a < 2; a++)
 		{
-			sums[a] = rbp_directory_account(dir, (uint32_t) (7 + a));
-			same = same && sums[a].used == used[a] && sums[a].heat >= used[a] &&
-				sums[a].heat <= used[a] * (1 + RBP_MAX_FREQ * RBP_HEAT_SAMPLE);
+			heat = rbp_directory_heat(dir, (uint32_t) (7 + a), &counted);
+			same = same && counted == used[a] && heat >= used[a] &&
+				heat <= used[a] * (1 + RBP_MAX_FREQ * RBP_HEAT_SAMPLE);
 		}
 	}
 	ok(same && used[0] > 100 && used[1] > 100, "accounts say what the slots do");
@@ -493,14 +495,17 @@ test_accounts(void)
 	directory_extent_close(dir, 0);
 	directory_extent_close(dir, 2);
 	is_u64(rbp_directory_extent_used(dir, 0), 0, "nothing lives in a closed extent");
-	is_u64(rbp_directory_account(dir, 7).used, used[0], "but it counts until it is collected");
+	(void) rbp_directory_heat(dir, 7, &counted);
+	is_u64(counted, used[0], "but it counts until it is collected");
 	is_u64(directory_closed(dir), 2, "which two are to be");
 	is_u64(directory_collect(dir, 1), 1, "one is");
 	is_u64(directory_collect(dir, 64), 1, "the other one, too");
 	is_u64(directory_collect(dir, 64), 0, "and no more");
-	ok(rbp_directory_account(dir, 7).used == 0 && rbp_directory_account(dir, 7).heat == 0,
+	heat = rbp_directory_heat(dir, 7, &counted);
+	ok(counted == 0 && heat == 0,
 	   "then the account is empty");
-	is_u64(rbp_directory_account(dir, 8).used, used[1], "the other is what it was");
+	(void) rbp_directory_heat(dir, 8, &counted);
+	is_u64(counted, used[1], "the other is what it was");
 	ok(directory_extent_absent(dir, 0) && directory_extent_absent(dir, 2),
 	   "they may come online again");
 	check(dir, "accounts");
@@ -563,7 +568,7 @@ test_moving(void)
 
 	for (int i = 0; i < 3; i++)
 	{
-		slots[i] = rbp_directory_reserve_other(dir, &m[i].page, &evicted);
+		slots[i] = rbp_directory_reserve(dir, &m[i].page, &evicted);
 		ok(slots[i] / RBP_EXTENT_PAGES != 0 && evicted.n == 0, "its new slot is in another extent");
 	}
 	is_u64(rbp_directory_lookup(dir, REF(&m[0].page), false).slot, m[0].at.slot, "until then it is served from the old one");
@@ -578,7 +583,7 @@ test_moving(void)
 	rbp_directory_invalidate(dir, &m[1].page);
 	is_u64(rbp_directory_move(dir, &m[1], slots[1]), RBP_INSERT_GONE, "not one that was written meanwhile");
 	put(dir, &m[1].page, 4711);
-	slots[1] = rbp_directory_reserve_other(dir, &m[1].page, &evicted);
+	slots[1] = rbp_directory_reserve(dir, &m[1].page, &evicted);
 	is_u64(rbp_directory_move(dir, &m[1], slots[1]), RBP_INSERT_GONE, "nor one that came anew");
 	rbp_directory_bump_generation(dir, 1000, 3, 0);
 	is_u64(rbp_directory_move(dir, &m[2], slots[2]), RBP_INSERT_GONE, "nor one of an older generation");
@@ -586,7 +591,7 @@ test_moving(void)
 	put(dir, &page, 200);
 	m[3].page = page;
 	m[3].at = rbp_directory_lookup(dir, REF(&page), false);
-	slots[3] = rbp_directory_reserve_other(dir, &page, &evicted);
+	slots[3] = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_close(dir, slots[3] / RBP_EXTENT_PAGES);
 	is_u64(rbp_directory_move(dir, &m[3], slots[3]), RBP_INSERT_OFFLINE, "nor to an extent that has gone");
 	is_u64(rbp_directory_lookup(dir, REF(&page), false).slot, m[3].at.slot, "it stays where it is");
@@ -599,7 +604,7 @@ test_moving(void)
 	(void) put(dir, &page, 1);
 	m[0].page = page;
 	m[0].at = rbp_directory_lookup(dir, REF(&page), false);
-	slots[0] = rbp_directory_reserve_other(dir, &page, &evicted);
+	slots[0] = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_directory_invalidate(dir, &page);
 	is_u64(put(dir, &page, 2), m[0].at.slot, "the page comes to the same slot with another content");
 	is_u64(rbp_directory_move(dir, &m[0], slots[0]), RBP_INSERT_GONE, "a copy of the former one is not taken for it");

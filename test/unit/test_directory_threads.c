@@ -351,7 +351,7 @@ move(Thread *me, uint32_t extent)
 				sched_yield();
 			if (got != pages[i].at.hash)
 				continue;
-			slot = rbp_directory_reserve_other(dir, &pages[i].page, &evicted);
+			slot = rbp_directory_reserve(dir, &pages[i].page, &evicted);
 			if (slot == RBP_INVALID_SLOT)
 				continue;
 			__atomic_store_n(&remote[slot], got, __ATOMIC_RELAXED);
