@@ -22,8 +22,8 @@
  *	  same time one may be lost.  The state beside the count in the same byte
  *	  changes only under the exclusive lock, so the store cannot undo it.
  *
- *	- Generations and the epoch: only ever raised, without a lock, by somebody
- *	  who is about to change the files, or has just done so.  A lookup at the same time may see the
+ *	- Generations: only ever raised, without a lock, by somebody who is about to
+ *	  change the files, or has just done so.  A lookup at the same time may see the
  *	  entry as live or as dead; one that begins after the bump sees it dead,
  *	  also when the entry is inserted after the bump by somebody who had
  *	  compared generations before it: the entry carries the old generation.
@@ -172,15 +172,6 @@ rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 	if (RBP_INJECTION_POINT("no-generation"))
 		return;
 	__atomic_fetch_add(rbp_fork_generation(dir, rel, space, fork), 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
-}
-
-void
-rbp_directory_bump_all(RbpDirectory *dir)
-{
-	if (RBP_INJECTION_POINT("no-generation"))
-		return;
-	__atomic_fetch_add(&dir->epoch, 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
 }
 

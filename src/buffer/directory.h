@@ -115,17 +115,7 @@ extern void rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page
 extern void rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel,
 										  uint16_t space, uint8_t fork);
 
-/*
- * Invalidate every entry of the directory, after an event that may have
- * changed an unknown relation (through an fd that could not be tracked).  No
- * lock.
- */
-extern void rbp_directory_bump_all(RbpDirectory *dir);
-
-/*
- * Number of bump_* calls so far; a change means that there may be entries to
- * sweep.
- */
+/* Number of bumps so far; a change means that there may be entries to sweep. */
 extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
 
 /*

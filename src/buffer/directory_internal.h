@@ -207,9 +207,8 @@ struct RbpDirectory
 	size_t		limits;
 	size_t		bytes;
 
-	/* read by each lookup, hardly ever written */
-	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	npolicies;		/* files with a policy, including POLICY_RESET */
+	/* files with a policy, including POLICY_RESET; read by each capture */
+	uint32_t	npolicies __attribute__((aligned(RBP_CACHE_LINE)));
 	uint64_t	keep_max;		/* pages */
 
 	uint64_t	bumps __attribute__((aligned(RBP_CACHE_LINE)));
@@ -356,7 +355,7 @@ rbp_hash_place(uint64_t hash, uint32_t n)
 	return (uint32_t) (((uint64_t) (uint32_t) (hash >> 7) * n) >> 32);
 }
 
-/* Where the fork's generation is, without the epoch; atomic. */
+/* Where the fork's generation is; atomic. */
 static inline uint32_t *
 rbp_fork_generation(const RbpDirectory *dir, uint32_t rel, uint16_t space,
 					uint8_t fork)
@@ -369,8 +368,7 @@ static inline uint32_t
 rbp_generation_now(const RbpDirectory *dir, uint32_t rel, uint16_t space,
 				   uint8_t fork)
 {
-	return __atomic_load_n(rbp_fork_generation(dir, rel, space, fork), __ATOMIC_ACQUIRE) +
-		__atomic_load_n(&dir->epoch, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(rbp_fork_generation(dir, rel, space, fork), __ATOMIC_ACQUIRE);
 }
 
 /*

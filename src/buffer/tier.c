@@ -162,10 +162,7 @@ rbp_tier_attached(void)
 void
 rbp_tier_lost_track(const char *why)
 {
-	if (!rbp_tier_has_shmem())
-		return;
-	rbp_directory_bump_all(rbp_dir);
-	if (pg_atomic_exchange_u32(&shared->lost_track, 1) != 0)
+	if (!rbp_tier_has_shmem() || pg_atomic_exchange_u32(&shared->lost_track, 1) != 0)
 		return;
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();

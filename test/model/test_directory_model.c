@@ -461,15 +461,6 @@ op_bump(int fork)
 }
 
 static void
-op_bump_all(void)
-{
-	doing = "bump_all";
-	rbp_directory_bump_all(dir);
-	for (int i = 0; i < NFORKS; i++)
-		deaths[i]++;
-}
-
-static void
 op_online(uint32_t extent)
 {
 	doing = "extent online";
@@ -818,8 +809,6 @@ run(uint64_t seed, uint64_t operations)
 			op_sweep((int) rnd(RBP_PARTITIONS));
 		else if (what < 984)
 			op_bump((int) rnd(NFORKS));
-		else if (what < 985)
-			op_bump_all();
 		else if (what < 986)
 			op_drop_relation((int) rnd(NFORKS));
 		else if (what < 988)

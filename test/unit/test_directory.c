@@ -379,9 +379,9 @@ test_generations(void)
 
 	version = version_of(dir, &page, 5);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
-	rbp_directory_bump_all(dir);
-	ok(where(dir, &page) == RBP_ABSENT && where(dir, &fsm) == RBP_ABSENT, "bump_all kills all");
-	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "staged ones too");
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
+	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "a staged page that is dead is not pushed");
+	rbp_directory_remove(dir, &fsm);
 	version = version_of(dir, &fsm, 6);
 	is_u64(rbp_directory_insert_staged(dir, REF(&fsm), &version, 0), RBP_INSERTED,
 		   "whose staging slot can be used for another page at once");
@@ -676,7 +676,7 @@ test_drop_if_same(void)
 	ok(!rbp_directory_drop_if_same(dir, &page, &seen), "once");
 	put(dir, &page, 11);
 	seen = rbp_directory_lookup(dir, REF(&page), true);
-	rbp_directory_bump_all(dir);
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	ok(!rbp_directory_drop_if_same(dir, &page, &seen), "a dead one is a race");
 	check(dir, "drop_if_same");
 	free(dir);

@@ -242,9 +242,7 @@ truncater(void *arg)
 
 		for (uint32_t n = first; n < first + BLOCKS; n++)
 			pthread_mutex_lock(&disk[n].lock);
-		if (how < 2)
-			rbp_directory_bump_all(dir);
-		else if (how < 11)
+		if (how < 10)
 			rbp_directory_bump_generation(dir, id.rel, id.space, id.fork);
 		else
 			for (uint32_t n = first; n < first + BLOCKS; n++)
