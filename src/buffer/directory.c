@@ -413,7 +413,7 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 
 RbpInsert
 rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
-					  uint32_t staging_slot, uint32_t slot)
+					  uint32_t staging_slot, uint32_t slot, bool written)
 {
 	uint64_t	hash = rbp_page_hash(page);
 	uint32_t	part = rbp_hash_partition(hash);
@@ -421,12 +421,12 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	uint32_t	staged_index = dir->max_slots + staging_slot;
 	uint32_t	index = rbp_slot_index(dir, slot);
 	RbpEntry   *staged = rbp_entry(dir, staged_index);
-	RbpEntry   *e = rbp_entry(dir, index);
 	uint8_t		freq = 0;
 	RbpInsert	result = RBP_INSERTED;
 
 	RBP_ASSERT(staging_slot < dir->staging_slots);
-	RBP_ASSERT(slot < dir->max_slots && slot % RBP_PARTITIONS == part);
+	RBP_ASSERT(slot == RBP_INVALID_SLOT ? !written :
+			   slot < dir->max_slots && slot % RBP_PARTITIONS == part);
 
 	rbp_lock_exclusive(&p->lock);
 
@@ -439,14 +439,14 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 		result = RBP_INSERT_GONE;
 	else
 	{
-		if (!rbp_entry_live(dir, part, staged_index) ||
+		if (!written || !rbp_entry_live(dir, part, staged_index) ||
 			rbp_directory_policy(dir, page->rel, page->space) == RBP_POLICY_NONE)
 			result = RBP_INSERT_STALE;
 		freq = rbp_entry_freq(staged);
 		rbp_entry_drop(dir, part, staged_index, hash);
 	}
 
-	if (RBP_INJECTION_POINT("no-publish-check") && result != RBP_INSERTED)
+	if (RBP_INJECTION_POINT("no-publish-check") && written && result != RBP_INSERTED)
 	{
 		uint32_t	other = rbp_entry_find(dir, hash, page);
 
@@ -458,46 +458,22 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	}
 
 	if (result == RBP_INSERTED &&
-		(rbp_entry_state(e) == RBP_SLOT_LOST ||
+		(rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_LOST ||
 		 !rbp_extent_online(dir, slot / RBP_EXTENT_PAGES)))
 		result = RBP_INSERT_OFFLINE;
 
 	if (result == RBP_INSERTED)
 	{
 		p->reserved--;
-		rbp_entry_fill(e, page, staged->hash, staged->generation);
+		rbp_entry_fill(rbp_entry(dir, index), page, staged->hash, staged->generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_s3fifo_insert(dir, part, index, hash, freq);
 		rbp_account_add(dir, part, index, hash, 1, freq);
 	}
-	else
+	else if (slot != RBP_INVALID_SLOT)
 		rbp_slot_unreserve(dir, p, part, index);
 	rbp_lock_release(&p->lock);
 	return result;
-}
-
-void
-rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
-					  uint32_t staging_slot, uint32_t slot)
-{
-	uint64_t	hash = rbp_page_hash(page);
-	uint32_t	part = rbp_hash_partition(hash);
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	staged_index = dir->max_slots + staging_slot;
-	RbpEntry   *staged = rbp_entry(dir, staged_index);
-
-	RBP_ASSERT(staging_slot < dir->staging_slots);
-
-	rbp_lock_exclusive(&p->lock);
-	if (rbp_entry_state(staged) == RBP_SLOT_STAGED &&
-		rbp_entry_is_page(staged, page))
-		rbp_entry_drop(dir, part, staged_index, hash);
-	if (slot != RBP_INVALID_SLOT)
-	{
-		RBP_ASSERT(slot % RBP_PARTITIONS == part);
-		rbp_slot_unreserve(dir, p, part, rbp_slot_index(dir, slot));
-	}
-	rbp_lock_release(&p->lock);
 }
 
 void

@@ -203,7 +203,7 @@ typedef struct RbpEvicted
 /*
  * Reserve a remote slot of the page's partition, to push into or to move it to: a
  * free one, or one whose page S3-FIFO evicts.  Only the caller has access to the slot
- * until it is published, abandoned, moved to, or unreserved.  Returns
+ * until it is published, moved to, or unreserved.  Returns
  * RBP_INVALID_SLOT if the partition has none.  *evicted is set to the live pages
  * that were evicted.  Exclusive lock.
  */
@@ -214,22 +214,16 @@ extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
 extern void rbp_directory_unreserve(RbpDirectory *dir, uint32_t slot);
 
 /*
- * The slot holds the staged page now: replace the staged entry by a remote
- * one, if the staged entry is still this page's.  On RBP_INSERTED the slot
- * belongs to the directory; on any other result the slot has been given back
- * to the free list, or remains offline.  In every case the staging slot is
+ * The push of a staged page into a slot has ended.  If the slot was written, replace
+ * the staged entry by a remote one, if the staged entry is still this page's; if not,
+ * drop the staged entry.  On RBP_INSERTED the slot belongs to the directory; on any
+ * other result the slot has been given back to the free list, or remains offline.  If
+ * it was not written, it may be RBP_INVALID_SLOT.  In every case the staging slot is
  * not in the directory any more, and belongs to the caller.  Exclusive lock.
  */
 extern RbpInsert rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
-									   uint32_t staging_slot, uint32_t slot);
-
-/*
- * The push failed: drop the staged entry if it is still there, and give back
- * the slot (or RBP_INVALID_SLOT).  The staging slot belongs to the caller
- * afterwards.  Exclusive lock.
- */
-extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
-								  uint32_t staging_slot, uint32_t slot);
+									   uint32_t staging_slot, uint32_t slot,
+									   bool written);
 
 /*
  * ---- extents --------------------------------------------------------

@@ -142,22 +142,16 @@ typedef struct Push
 	uint32		slot;
 } Push;
 
+/* The push has ended: well, if the slot was written, or for that reason. */
 static void
-give_up(const Push *push, RbpCounter why)
+end_push(const Push *push, bool written, RbpCounter why)
 {
-	rbp_directory_abandon(rbp_dir, &push->page, push->staging_slot, push->slot);
-	rbp_staging_put(rbp_staging, push->staging_slot);
-	rbp_stats_count(why, 1);
-}
-
-static void
-publish(const Push *push)
-{
-	RbpInsert	result = rbp_directory_publish(rbp_dir, &push->page,
-											   push->staging_slot, push->slot);
+	RbpInsert	result = rbp_directory_publish(rbp_dir, &push->page, push->staging_slot,
+											   push->slot, written);
 
 	rbp_staging_put(rbp_staging, push->staging_slot);
-	rbp_stats_count(result == RBP_INSERTED ? RBP_COUNT_PUSHES : RBP_COUNT_PUSH_STALE, 1);
+	rbp_stats_count(result == RBP_INSERTED ? RBP_COUNT_PUSHES :
+					written ? RBP_COUNT_PUSH_STALE : why, 1);
 }
 
 void
@@ -204,7 +198,7 @@ push_batch(void)
 		rbp_pusher_count_evicted(&evicted);
 		if (push->slot == RBP_INVALID_SLOT)
 		{
-			give_up(push, RBP_COUNT_PUSH_NO_SLOT);
+			end_push(push, false, RBP_COUNT_PUSH_NO_SLOT);
 			continue;
 		}
 		ios[n].slot = push->slot;
@@ -218,7 +212,7 @@ push_batch(void)
 	{
 		/* the slot is published, and free staging reused, before the write */
 		for (int i = 0; i < n; i++)
-			publish(&pushes[i]);
+			end_push(&pushes[i], true, RBP_COUNT_PUSHES);
 		pg_usleep(50000);
 		rbp_remote_write(ios, n, start, deadline);
 		return ntaken;
@@ -226,12 +220,7 @@ push_batch(void)
 
 	rbp_remote_write(ios, n, start, deadline);
 	for (int i = 0; i < n; i++)
-	{
-		if (ios[i].status == RBP_OK)
-			publish(&pushes[i]);
-		else
-			give_up(&pushes[i], RBP_COUNT_PUSH_FAILED);
-	}
+		end_push(&pushes[i], ios[i].status == RBP_OK, RBP_COUNT_PUSH_FAILED);
 	rbp_stats_latency(RBP_LATENCY_PUSH, rbp_now_ns() - start);
 	return ntaken;
 }

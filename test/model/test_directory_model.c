@@ -382,7 +382,7 @@ op_publish(uint32_t slot)
 	doing = "publish";
 	if (!st->held || to == RBP_INVALID_SLOT)
 		return;
-	got = rbp_directory_publish(dir, &page->id, slot, to);
+	got = rbp_directory_publish(dir, &page->id, slot, to, true);
 	if (!(page->where == RBP_STAGED && page->slot == slot))
 		expect(got == RBP_INSERT_GONE, "a page that is not staged there was published");
 	else if (!live(page))
@@ -421,7 +421,7 @@ op_abandon(uint32_t slot)
 	doing = "abandon";
 	if (!st->held)
 		return;
-	rbp_directory_abandon(dir, &page->id, slot, st->reserved);
+	directory_abandon(dir, &page->id, slot, st->reserved);
 	if (page->where == RBP_STAGED && page->slot == slot)
 		forget(page);
 	st->held = false;

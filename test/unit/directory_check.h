@@ -26,6 +26,10 @@ extern const char *directory_check(RbpDirectory *dir);
 extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 									uint32_t buffers);
 
+/* The push of the staged page has failed. */
+#define directory_abandon(dir, page, staging_slot, slot) \
+	((void) rbp_directory_publish(dir, page, staging_slot, slot, false))
+
 /* Drop the pages of the relation's forks; returns how many. */
 extern uint64_t directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space);
 

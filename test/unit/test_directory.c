@@ -72,8 +72,8 @@ put(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 		return RBP_INVALID_SLOT;
 	slot = rbp_directory_reserve(dir, page, &evicted);
 	if (slot == RBP_INVALID_SLOT)
-		rbp_directory_abandon(dir, page, STAGING - 1, slot);
-	else if (rbp_directory_publish(dir, page, STAGING - 1, slot) != RBP_INSERTED)
+		directory_abandon(dir, page, STAGING - 1, slot);
+	else if (rbp_directory_publish(dir, page, STAGING - 1, slot, true) != RBP_INSERTED)
 		slot = RBP_INVALID_SLOT;
 	return slot;
 }
@@ -199,7 +199,7 @@ test_removal(void)
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	is_u64(rbp_directory_remove(dir, &page), RBP_STAGED, "a staged page is removed");
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "which stops its publication");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_GONE, "which stops its publication");
 	is_u64(rbp_directory_remove(dir, &page), RBP_ABSENT, "what is not there is removed, too");
 	check(dir, "removal");
 	free(dir);
@@ -257,7 +257,7 @@ test_life_of_a_page(void)
 	rbp_directory_counts(dir, &counts);
 	ok(counts.staged == 1 && counts.remote == 0 && counts.reserved == 1 && counts.free == 511 &&
 	   counts.online == 512, "counts while it is pushed");
-	is_u64(rbp_directory_publish(dir, &page, 5, slot), RBP_INSERTED, "published");
+	is_u64(rbp_directory_publish(dir, &page, 5, slot, true), RBP_INSERTED, "published");
 	at = rbp_directory_lookup(dir, REF(&page), true);
 	ok(at.where == RBP_REMOTE && at.slot == slot && at.hash == version.hash, "it is remote");
 	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "and staged no more");
@@ -314,7 +314,7 @@ test_invalidate(void)
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write while the page is pushed");
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "stops its publication");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_GONE, "stops its publication");
 	is_u64(where(dir, &page), RBP_ABSENT, "so it stays absent");
 
 	/* written and staged anew elsewhere while the first is being pushed */
@@ -324,10 +324,10 @@ test_invalidate(void)
 	rbp_directory_invalidate(dir, &page);
 	version = version_of(dir, &page, 5);
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 1), RBP_INSERTED, "staged anew");
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "the old push does not publish");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_GONE, "the old push does not publish");
 	ok(rbp_directory_lookup(dir, REF(&page), false).hash == 5 && where(dir, &page) == RBP_STAGED,
 	   "nor harm the new copy");
-	rbp_directory_abandon(dir, &page, 1, RBP_INVALID_SLOT);
+	directory_abandon(dir, &page, 1, RBP_INVALID_SLOT);
 	is_u64(where(dir, &page), RBP_ABSENT, "abandoned without a slot");
 
 	slot = put(dir, &page, 6);
@@ -375,7 +375,7 @@ test_generations(void)
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	is_u64(where(dir, &page), RBP_ABSENT, "truncation kills a staged page");
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_STALE, "and stops its publication");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_STALE, "and stops its publication");
 
 	version = version_of(dir, &page, 5);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
@@ -386,7 +386,7 @@ test_generations(void)
 	is_u64(rbp_directory_insert_staged(dir, REF(&fsm), &version, 0), RBP_INSERTED,
 		   "whose staging slot can be used for another page at once");
 	is_u64(where(dir, &fsm), RBP_STAGED, "which is there");
-	rbp_directory_abandon(dir, &fsm, 0, RBP_INVALID_SLOT);
+	directory_abandon(dir, &fsm, 0, RBP_INVALID_SLOT);
 
 	for (uint32_t i = 0; i < 100; i++)
 	{
@@ -531,7 +531,7 @@ test_fresh(void)
 	is_u64(directory_closed(dir), 1, "one with a slot is not");
 	is_u64(directory_collect(dir, 64), 1, "until that is taken out of use");
 	directory_extent_online(dir, slot / RBP_EXTENT_PAGES, 1);
-	rbp_directory_abandon(dir, &page, 0, slot);
+	directory_abandon(dir, &page, 0, slot);
 	rbp_directory_counts(dir, &counts);
 	is_u64(counts.free, 256, "the slot comes back into the new extent");
 	for (page.block = 0; page.block < 20000 && !any; page.block++)
@@ -706,7 +706,7 @@ test_eviction(void)
 		evictions += evicted.n;
 		if (slot % RBP_PARTITIONS != rbp_page_hash(&page) % RBP_PARTITIONS)
 			ok(false, "a slot of another partition");
-		rbp_directory_publish(dir, &page, 0, slot);
+		rbp_directory_publish(dir, &page, 0, slot, true);
 	}
 	for (page.block = 0; page.block < 5000; page.block++)
 	{
@@ -735,7 +735,7 @@ test_eviction(void)
 		ok(slots[0] != slots[1] && slots[1] != slots[2] && slots[2] != slots[3], "different ones");
 		check(dir, "all reserved");
 		for (int i = 0; i < 4; i++)
-			rbp_directory_abandon(dir, &page, 0, slots[i]);
+			directory_abandon(dir, &page, 0, slots[i]);
 	}
 	check(dir, "all given back");
 	free(dir);
@@ -865,7 +865,7 @@ test_extents(void)
 			hidden += slot != RBP_INVALID_SLOT || evicted.n > 0;
 		}
 		is_u64(hidden, 0, "no slot of it is given out any more");
-		is_u64(rbp_directory_publish(dir, &late, 0, late_slot), RBP_INSERT_OFFLINE,
+		is_u64(rbp_directory_publish(dir, &late, 0, late_slot, true), RBP_INSERT_OFFLINE,
 			   "nothing is published into it any more");
 		directory_extent_offline(dir, 0);
 	}
@@ -891,7 +891,7 @@ test_extent_of_pusher(void)
 	check(dir, "pusher has a lost slot");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.reserved == 1, "which is not online");
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_OFFLINE, "cannot be published");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_OFFLINE, "cannot be published");
 	is_u64(where(dir, &page), RBP_ABSENT, "and the staged copy is gone");
 	check(dir, "pusher let go");
 
@@ -904,7 +904,7 @@ test_extent_of_pusher(void)
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.reserved == 1, "the pusher still has its slot");
 	check(dir, "pusher has a slot from before");
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_OFFLINE, "nor published into new memory");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_OFFLINE, "nor published into new memory");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.free == 128 && counts.reserved == 0, "then it is free");
 	check(dir, "slot came back");
@@ -912,7 +912,7 @@ test_extent_of_pusher(void)
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_offline(dir, 0);
-	rbp_directory_abandon(dir, &page, 0, slot);
+	directory_abandon(dir, &page, 0, slot);
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.free == 0 && counts.reserved == 0, "abandoned while offline: stays offline");
 	check(dir, "abandoned");
@@ -1113,7 +1113,7 @@ test_mutations(void)
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_injection_point = "no-publish-check";
 	rbp_directory_invalidate(dir, &page);
-	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERTED, "without the check a dead page is published");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERTED, "without the check a dead page is published");
 	is_u64(where(dir, &page), RBP_REMOTE, "and served");
 	rbp_injection_point = "";
 	check(dir, "mutations");

@@ -84,10 +84,10 @@ bring(RbpDirectory *dir, const RbpPageId *page)
 	slot = rbp_directory_reserve(dir, page, &evicted);
 	if (slot == RBP_INVALID_SLOT)
 	{
-		rbp_directory_abandon(dir, page, 0, slot);
+		directory_abandon(dir, page, 0, slot);
 		return false;
 	}
-	return rbp_directory_publish(dir, page, 0, slot) == RBP_INSERTED;
+	return rbp_directory_publish(dir, page, 0, slot, true) == RBP_INSERTED;
 }
 
 /* Likewise for a batch of pages that are not there, which all get their slots first. */
@@ -108,9 +108,9 @@ bring_batch(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t from)
 	{
 		page = page_of(rel, space, from + i);
 		if (slots[i] == RBP_INVALID_SLOT)
-			rbp_directory_abandon(dir, &page, i, slots[i]);
+			directory_abandon(dir, &page, i, slots[i]);
 		else
-			(void) rbp_directory_publish(dir, &page, i, slots[i]);
+			(void) rbp_directory_publish(dir, &page, i, slots[i], true);
 	}
 }
 

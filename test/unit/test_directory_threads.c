@@ -296,14 +296,14 @@ pusher(void *arg)
 			}
 			slot = rbp_directory_reserve(dir, &id, &evicted);
 			if (slot == RBP_INVALID_SLOT || rnd(me, 50) == 0)
-				rbp_directory_abandon(dir, &id, batch[i], slot);
+				directory_abandon(dir, &id, batch[i], slot);
 			else
 			{
 				if (!early)
 					__atomic_store_n(&remote[slot], *staged_word(batch[i]), __ATOMIC_RELAXED);
 				if (rnd(me, 10) == 0)
 					sched_yield();
-				if (rbp_directory_publish(dir, &id, batch[i], slot) == RBP_INSERTED)
+				if (rbp_directory_publish(dir, &id, batch[i], slot, true) == RBP_INSERTED)
 					me->done++;
 				if (early)
 				{
@@ -663,7 +663,7 @@ test_given_back_late(void)
 		__atomic_store_n(&round_begun, i, __ATOMIC_RELEASE);
 		for (volatile uint32_t spin = 0; spin < i / 64 % 64; spin++)
 			 /* likewise */ ;
-		rbp_directory_abandon(dir, &page, 0, slot);
+		directory_abandon(dir, &page, 0, slot);
 		while (__atomic_load_n(&round_done, __ATOMIC_ACQUIRE) != i)
 			sched_yield();
 		back += slot != RBP_INVALID_SLOT &&

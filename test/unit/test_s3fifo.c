@@ -83,8 +83,8 @@ tier_access(RbpDirectory *dir, uint32_t n)
 		abort();
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	if (slot == RBP_INVALID_SLOT)
-		rbp_directory_abandon(dir, &page, 0, slot);
-	else if (rbp_directory_publish(dir, &page, 0, slot) != RBP_INSERTED)
+		directory_abandon(dir, &page, 0, slot);
+	else if (rbp_directory_publish(dir, &page, 0, slot, true) != RBP_INSERTED)
 		abort();
 	return false;
 }
@@ -368,7 +368,7 @@ test_queues(void)
 		};
 		rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 		rbp_directory_lookup(dir, REF(&page), true);
-		rbp_directory_publish(dir, &page, 0, rbp_directory_reserve(dir, &page, &evicted));
+		rbp_directory_publish(dir, &page, 0, rbp_directory_reserve(dir, &page, &evicted), true);
 		for (uint32_t i = 21; i < 59; i++)
 			tier_access(dir, b[i]);
 		is_u64(state_of(dir, b[63]), RBP_SLOT_MAIN, "a read of the staged page counts");
@@ -396,7 +396,7 @@ test_dead_entries(void)
 	page = block(of_partition_0(0));
 	ok(!rbp_ghost_take(dir, 0, rbp_page_hash(&page)),
 	   "and it leaves no ghost");
-	rbp_directory_abandon(dir, &page, 0, slot);
+	directory_abandon(dir, &page, 0, slot);
 	is_u64(rbp_directory_sweep(dir, 0), 19, "the sweep finds the others");
 	is_u64(p->lists[RBP_SLOT_FREE].count, 20, "and then all are free");
 	ok(directory_check(dir) == NULL, "dead entries: check");
