@@ -28,9 +28,6 @@
 /* Maximum number of pages that are read ahead of a run at once */
 #define RBP_READ_AHEAD_MAX		64
 
-/* Maximum number of database limits */
-#define RBP_LIMITS				254
-
 /* Special number of pages: half of the pages that there is room for */
 #define RBP_KEEP_HALF			UINT64_MAX
 

@@ -312,43 +312,26 @@ extern bool rbp_residency_set_excluded(const Oid *tablespaces, int n);
 /* Drop the pages of excluded tablespaces, except those to be kept.  A walk. */
 extern void rbp_residency_drop_excluded(void);
 
-/* Pages of a database in one of its tablespaces */
-typedef struct RbpSpaceUse
+/* Pages of a database */
+typedef struct RbpDatabaseUse
 {
 	Oid			database;
 	uint64		pages;
 	int64		max_pages;		/* -1: no limit */
-} RbpSpaceUse;
+} RbpDatabaseUse;
 
 /*
- * Iterate over them.  *at is the position, initially 0.  Returns false after
- * the last one.
+ * Iterate over the databases of which a file has been read or written since the
+ * server started, or which had a limit.  *at is the position, initially 0.  Returns
+ * false after the last one.
  */
-extern bool rbp_residency_next_space(uint32 *at, RbpSpaceUse *use);
+extern bool rbp_residency_next_database(uint32 *at, RbpDatabaseUse *use);
 
-/*
- * Maximum number of pages of the file's database; -1 if there is no limit, or
- * if it does not cover the file's tablespace yet.
- */
-extern int64 rbp_residency_limit_of(const RbpRelFile *file);
+/* Maximum number of pages of the database; -1: no limit */
+extern int64 rbp_residency_limit(Oid database);
+extern void rbp_residency_set_limit(Oid database, int64 max_pages);
 
-/* Has a file of the database been read or written since the server started? */
-extern bool rbp_residency_knows_database(Oid database);
-
-/* See rbp_directory_set_limit(); number is from 1 to RBP_LIMITS. */
-extern void rbp_residency_set_limit(uint32 number, Oid database, uint32 max_pages);
-extern void rbp_residency_clear_limit(uint32 number);
-
-/*
- * Do the pages under the limit exceed max_pages by more than the tolerance of
- * RBP_PARTITIONS pages?
- */
-extern bool rbp_residency_limit_passed(uint32 number, uint64 max_pages);
-
-/*
- * Drop pages above the limit, except those that are kept.  Returns the number
- * of pages left.  A walk.
- */
-extern uint64 rbp_residency_trim(uint32 number);
+/* Drop the database's pages above its limit, except those that are kept.  A walk. */
+extern void rbp_residency_trim(Oid database);
 
 #endif							/* RBP_BUFFER_H */

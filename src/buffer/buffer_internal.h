@@ -49,6 +49,9 @@ extern void rbp_tier_came_online(void);
 /* May pages be served and captured now? */
 extern bool rbp_tier_usable(int64 now);
 
+/* A page of the space is about to get a slot: count it for the space's database. */
+extern void rbp_residency_name_database(uint16 space);
+
 /*
  * Cut a vector of whole pages into batches of page pointers.  Stores up to
  * RBP_MAX_BATCH pointers, beginning at byte *pos of the vector, advances

@@ -359,27 +359,23 @@ extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
 									  RbpPolicy *policy);
 
 /*
- * Limit these spaces together to max_pages pages, not counting staged ones.
- * Once the limit is reached, a new page takes the slot of a page of one of
- * these spaces, which is not kept.  The limit may be exceeded by
- * RBP_PARTITIONS pages.  The parameter limit is its number, from 1 to
- * RBP_LIMITS.  n is RBP_LIMIT_SPACES at most, and 0 removes the limit.
+ * Pages of spaces are counted by database, whose number is that of a space, too.  It
+ * is the space's own until it is set, which is to be done before a page of the space
+ * is published.  No lock.
  */
-#define RBP_LIMIT_SPACES		93	/* an RbpLimit fills three cache lines */
-extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
-									uint32_t max_pages, const uint16_t *spaces,
-									int n);
+extern void rbp_directory_set_database(RbpDirectory *dir, uint16_t space,
+									   uint16_t database);
+
+/* Number of the database's pages on donors.  No lock. */
+extern uint64_t rbp_directory_database_pages(const RbpDirectory *dir, uint16_t database);
 
 /*
- * Number of the space's pages on donors; and the limit that applies to the
- * space, 0 for none.  No lock.
+ * Limit the database to max_pages pages, not counting staged ones; -1: no limit.
+ * Once the limit is reached, a new page takes the slot of one of the database's
+ * pages, which is not kept.  The limit may be exceeded by RBP_PARTITIONS pages.
  */
-extern uint64_t rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space);
-extern uint32_t rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space,
-										  uint32_t *max_pages);
-
-/* Current number of pages under the limit.  No lock. */
-extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
+extern void rbp_directory_set_limit(RbpDirectory *dir, uint16_t database, int64_t max_pages);
+extern int64_t rbp_directory_limit(const RbpDirectory *dir, uint16_t database);
 
 /*
  * If the limit is exceeded, drop pages of the partition, but none that is kept, so
@@ -387,7 +383,7 @@ extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limi
  * as those that make room for others under the limit.  Exclusive lock, which is
  * released in between.  Returns the number of pages dropped.
  */
-extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit);
+extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint16_t database);
 
 /*
  * ---- housekeeping and views --------------------------------------------

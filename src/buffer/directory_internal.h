@@ -7,9 +7,9 @@
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
  * bucket head, 4 of ghost and half a byte of write stamp; for each shared
  * buffer 32 bytes of write stamps.  Then the tables of fixed size: 256 kB of
- * generations (up to 512 GB of slots), 384 kB of policies, 48 kB of limits, 24
- * kB of partition headers.  Then 128 kB of counts by space for each stripe of
- * accounts, and 36 bytes for each staging slot.  An entry is half a cache
+ * generations (up to 512 GB of slots), 512 kB of policies, 192 kB of databases and
+ * their limits, 24 kB of partition headers.  Then 128 kB of counts by database for each
+ * stripe of accounts, and 36 bytes for each staging slot.  An entry is half a cache
  * line, so that a lookup touches one line of it.  For that reason the
  * backward links, which only holders of an exclusive lock need, are in an
  * array of their own.  Zeroed memory is an empty directory, so memory that
@@ -119,14 +119,6 @@ typedef struct RbpAccount
 #define RBP_POLICY_WAYS		8
 #define RBP_NO_PLACE		UINT32_MAX
 
-/* Limit to the number of pages of a set of spaces */
-typedef struct RbpLimit
-{
-	uint32_t	max_pages;
-	uint16_t	nspaces;		/* 0: not in use */
-	uint16_t	spaces[RBP_LIMIT_SPACES];
-} RbpLimit;
-
 /* Access counts are sampled for one page of this many. */
 #define RBP_HEAT_SAMPLE		16
 
@@ -202,9 +194,9 @@ struct RbpDirectory
 	size_t		policies;
 	size_t		kept_counts;
 	size_t		new_counts;
-	size_t		space_pages;
-	size_t		space_limits;
-	size_t		limits;
+	size_t		databases;		/* by space: its database's number + 1, or 0 */
+	size_t		database_pages;
+	size_t		limits;			/* by database: its limit + 1, or 0 */
 	size_t		bytes;
 
 	/* files with a policy, including POLICY_RESET; read by each capture */
@@ -266,16 +258,31 @@ rbp_partition_slots(const RbpDirectory *dir)
 		__atomic_load_n(&dir->extents->draining, __ATOMIC_RELAXED);
 }
 
+static inline uint16_t *
+rbp_space_database(const RbpDirectory *dir, uint16_t space)
+{
+	RBP_ASSERT(space < RBP_MAX_SPACES);
+	return (uint16_t *) ((char *) (uintptr_t) dir + dir->databases) + space;
+}
+
+/* The number of the space's database */
+static inline uint16_t
+rbp_database_of(const RbpDirectory *dir, uint16_t space)
+{
+	uint16_t	set = __atomic_load_n(rbp_space_database(dir, space), __ATOMIC_RELAXED);
+
+	return set == 0 ? space : set - 1;
+}
+
 /*
- * Counter of the space's pages in the partition's stripe; stripes are as for
+ * Counter of the database's pages in the partition's stripe; stripes are as for
  * accounts.
  */
 static inline int32_t *
-rbp_space_pages(const RbpDirectory *dir, uint32_t part, uint16_t space)
+rbp_database_pages(const RbpDirectory *dir, uint32_t part, uint16_t database)
 {
-	RBP_ASSERT(space < RBP_MAX_SPACES);
-	return (int32_t *) ((char *) (uintptr_t) dir + dir->space_pages) +
-		(size_t) (part % dir->nstripes) * RBP_MAX_SPACES + space;
+	return (int32_t *) rbp_array(dir, dir->database_pages) +
+		(size_t) (part % dir->nstripes) * RBP_MAX_SPACES + database;
 }
 
 /*
@@ -292,7 +299,7 @@ extern bool rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p,
 extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
 
 /*
- * Make room under the limit that the space is under, if one page more would exceed
+ * Make room under the limit of the space's database, if one page more would exceed
  * it.  Where no page is found that could make room, because the partition has none, or
  * is large, the page comes on top, as long as the limit cannot be exceeded by more than
  * a page for each partition.  False if it is not: the page goes without a slot.
@@ -400,8 +407,8 @@ rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 	if (pages != 0)
 	{
 		__atomic_fetch_add(&account->used, pages, __ATOMIC_RELAXED);
-		__atomic_fetch_add(rbp_space_pages(dir, part, rbp_entry(dir, index)->space), pages,
-						   __ATOMIC_RELAXED);
+		__atomic_fetch_add(rbp_database_pages(dir, part, rbp_database_of(dir, rbp_entry(dir, index)->space)),
+						   pages, __ATOMIC_RELAXED);
 	}
 	if (freq != 0 && rbp_hash_sampled(hash))
 		__atomic_fetch_add(&account->sampled, freq, __ATOMIC_RELAXED);

@@ -377,93 +377,58 @@ rbp_directory_policies_applied(RbpDirectory *dir)
  * ---- limits ------------------------------------------------------------------------
  */
 
-static inline RbpLimit *
-limit_of_number(const RbpDirectory *dir, uint32_t limit)
+static inline uint32_t *
+database_limit(const RbpDirectory *dir, uint16_t database)
 {
-	return (RbpLimit *) ((char *) (uintptr_t) dir + dir->limits) + limit;
-}
-
-static inline uint8_t *
-space_limit(const RbpDirectory *dir, uint16_t space)
-{
-	RBP_ASSERT(space < RBP_MAX_SPACES);
-	return (uint8_t *) (uintptr_t) dir + dir->space_limits + space;
+	return rbp_array(dir, dir->limits) + database;
 }
 
 void
-rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
-						const uint16_t *spaces, int n)
+rbp_directory_set_database(RbpDirectory *dir, uint16_t space, uint16_t database)
 {
-	RbpLimit   *l = limit_of_number(dir, limit);
-	int			had = l->nspaces;
-
-	RBP_ASSERT(limit >= 1 && limit <= RBP_LIMITS && n <= RBP_LIMIT_SPACES);
-	if (had == n && l->max_pages == max_pages &&
-		memcmp(l->spaces, spaces, n * sizeof(uint16_t)) == 0)
-		return;
-
-	/*
-	 * a concurrent reader counts too few pages, and lets one page too many in
-	 */
-	__atomic_store_n(&l->nspaces, 0, __ATOMIC_SEQ_CST);
-	for (int i = 0; i < had; i++)
-		__atomic_store_n(space_limit(dir, l->spaces[i]), 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&l->max_pages, max_pages, __ATOMIC_RELAXED);
-	for (int i = 0; i < n; i++)
-	{
-		__atomic_store_n(&l->spaces[i], spaces[i], __ATOMIC_RELAXED);
-		__atomic_store_n(space_limit(dir, spaces[i]), (uint8_t) limit, __ATOMIC_RELAXED);
-	}
-	__atomic_store_n(&l->nspaces, (uint16_t) n, __ATOMIC_SEQ_CST);
+	if (rbp_database_of(dir, space) != database)
+		__atomic_store_n(rbp_space_database(dir, space), database + 1, __ATOMIC_RELAXED);
 }
 
 uint64_t
-rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space)
+rbp_directory_database_pages(const RbpDirectory *dir, uint16_t database)
 {
 	int64_t		pages = 0;
 
 	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
-		pages += __atomic_load_n(rbp_space_pages(dir, stripe, space), __ATOMIC_RELAXED);
+		pages += __atomic_load_n(rbp_database_pages(dir, stripe, database), __ATOMIC_RELAXED);
 	return pages > 0 ? (uint64_t) pages : 0;
 }
 
-uint64_t
-rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit)
+void
+rbp_directory_set_limit(RbpDirectory *dir, uint16_t database, int64_t max_pages)
 {
-	const RbpLimit *l = limit_of_number(dir, limit);
-	int			n = __atomic_load_n(&l->nspaces, __ATOMIC_ACQUIRE);
-	uint64_t	pages = 0;
-
-	for (int i = 0; i < n; i++)
-		pages += rbp_directory_space_pages(dir, __atomic_load_n(&l->spaces[i], __ATOMIC_RELAXED));
-	return pages;
+	__atomic_store_n(database_limit(dir, database), (uint32_t) (max_pages + 1), __ATOMIC_RELAXED);
 }
 
-uint32_t
-rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space, uint32_t *max_pages)
+int64_t
+rbp_directory_limit(const RbpDirectory *dir, uint16_t database)
 {
-	uint32_t	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
-
-	*max_pages = __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
-	return limit;
+	return (int64_t) __atomic_load_n(database_limit(dir, database), __ATOMIC_RELAXED) - 1;
 }
 
-/* Is there no room for so many pages more under the limit, and so many on top? */
-static bool
-limit_reached(const RbpDirectory *dir, uint32_t limit, uint32_t more, uint32_t on_top)
+/* By how much would so many pages more exceed the database's limit?  Negative if there is room. */
+static int64_t
+over_limit(const RbpDirectory *dir, uint16_t database, int more)
 {
-	return rbp_directory_limit_pages(dir, limit) + more > on_top +
-		(uint64_t) __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+	int64_t		max = rbp_directory_limit(dir, database);
+
+	return max < 0 ? INT64_MIN : (int64_t) rbp_directory_database_pages(dir, database) + more - max;
 }
 
 /*
- * Drop one of the partition's pages under the limit, which is not kept: by CLOCK,
+ * Drop one of the partition's pages of the database, which is not kept: by CLOCK,
  * beginning where the last choice ended.  Visits RBP_CHUNK entries at most, so
  * false does not mean that there is no such page.  A live page is noted as evicted.
  * Exclusive lock.
  */
 static bool
-drop_under_limit(RbpDirectory *dir, uint32_t part, uint32_t limit, RbpEvicted *evicted)
+drop_under_limit(RbpDirectory *dir, uint32_t part, uint16_t database, RbpEvicted *evicted)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
@@ -487,7 +452,7 @@ drop_under_limit(RbpDirectory *dir, uint32_t part, uint32_t limit, RbpEvicted *e
 			continue;
 		state = rbp_entry_state(e);
 		if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
-			*space_limit(dir, e->space) != limit)
+			rbp_database_of(dir, e->space) != database)
 			continue;
 		freq = rbp_entry_freq(e);
 		if (chosen == RBP_NIL || freq == 0)
@@ -508,27 +473,22 @@ drop_under_limit(RbpDirectory *dir, uint32_t part, uint32_t limit, RbpEvicted *e
 bool
 rbp_limit_make_room(RbpDirectory *dir, uint32_t part, uint16_t space, RbpEvicted *evicted)
 {
-	uint32_t	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
+	uint16_t	database = rbp_database_of(dir, space);
 
 	/* evict at most two pages, so that an earlier overshoot is worked off */
-	for (int i = 0; i < RBP_MAX_EVICTED - 1; i++)
-	{
-		if (limit == 0 || !limit_reached(dir, limit, 1, 0))
-			return true;
+	for (int i = 0; i < RBP_MAX_EVICTED - 1 && over_limit(dir, database, 1) > 0; i++)
 		/* a batch of pages counts only when it is published */
-		if (!drop_under_limit(dir, part, limit, evicted))
-			return i > 0 || !limit_reached(dir, limit, RBP_MAX_BATCH, RBP_PARTITIONS - 1);
-	}
+		if (!drop_under_limit(dir, part, database, evicted))
+			return i > 0 || over_limit(dir, database, RBP_MAX_BATCH) < RBP_PARTITIONS;
 	return true;
 }
 
 uint64_t
-rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
+rbp_directory_trim(RbpDirectory *dir, int partition, uint16_t database)
 {
 	RbpPartition *p = &dir->partitions[partition];
-	uint64_t	max = __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
-	uint64_t	pages = rbp_directory_limit_pages(dir, limit);
-	uint64_t	surplus = pages > max ? (pages - max - 1) / (RBP_PARTITIONS - partition) + 1 : 0;
+	int64_t		over = over_limit(dir, database, 0);
+	uint64_t	surplus = over > 0 ? (uint64_t) (over - 1) / (RBP_PARTITIONS - partition) + 1 : 0;
 	uint64_t	dropped = 0;
 	uint32_t	visited = 0;	/* since the last one that was dropped */
 
@@ -538,7 +498,7 @@ rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
 		bool		found;
 
 		rbp_lock_exclusive(&p->lock);
-		found = drop_under_limit(dir, (uint32_t) partition, limit, &unused);
+		found = drop_under_limit(dir, (uint32_t) partition, database, &unused);
 		rbp_lock_release(&p->lock);
 		visited = found ? 0 : visited + RBP_CHUNK;
 		dropped += found;

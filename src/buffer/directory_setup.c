@@ -63,9 +63,9 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
 	dir->policies = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
 	dir->kept_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
 	dir->new_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
-	dir->space_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
-	dir->space_limits = rbp_layout_place(&at, RBP_MAX_SPACES);
-	dir->limits = rbp_layout_place(&at, (RBP_LIMITS + 1) * sizeof(RbpLimit));
+	dir->databases = rbp_layout_place(&at, RBP_MAX_SPACES * sizeof(uint16_t));
+	dir->database_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
+	dir->limits = rbp_layout_place(&at, RBP_MAX_SPACES * sizeof(uint32_t));
 	dir->bytes = at;
 }
 

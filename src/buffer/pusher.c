@@ -193,6 +193,7 @@ push_batch(void)
 			rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
 			continue;
 		}
+		rbp_residency_name_database(push->page.space);
 		if (usable)
 			push->slot = rbp_directory_reserve(rbp_dir, &push->page, &evicted);
 		rbp_pusher_count_evicted(&evicted);

@@ -235,88 +235,60 @@ rbp_residency_drop_excluded(void)
  * ---- databases ------------------------------------------------------------------------
  */
 
-/*
- * Maximum number of pages for the space's database; -1 if there is no limit.
- */
-static int64
-limit_of(uint16 space)
+void
+rbp_residency_name_database(uint16 space)
 {
-	uint32		max_pages;
+	Oid			spc;
+	Oid			db;
+	uint16		database = rbp_space_resolve(space, &spc, &db) ?
+		rbp_space_get(RBP_ALL_TABLESPACES, db) : RBP_INVALID_SPACE;
 
-	return rbp_directory_space_limit(rbp_dir, space, &max_pages) != 0 ? (int64) max_pages : -1;
+	if (database != RBP_INVALID_SPACE)
+		rbp_directory_set_database(rbp_dir, space, database);
 }
 
 bool
-rbp_residency_next_space(uint32 *at, RbpSpaceUse *use)
+rbp_residency_next_database(uint32 *at, RbpDatabaseUse *use)
 {
-	for (; *at < RBP_MAX_SPACES; (*at)++)
+	while (*at < RBP_MAX_SPACES)
 	{
-		uint16		space = (uint16) *at;
+		uint16		space = (uint16) (*at)++;
 		Oid			spc;
 
-		if (!rbp_space_resolve(space, &spc, &use->database))
+		if (!rbp_space_resolve(space, &spc, &use->database) || spc != RBP_ALL_TABLESPACES)
 			continue;
-		use->pages = rbp_directory_space_pages(rbp_dir, space);
-		use->max_pages = limit_of(space);
-		(*at)++;
+		use->pages = rbp_directory_database_pages(rbp_dir, space);
+		use->max_pages = rbp_directory_limit(rbp_dir, space);
 		return true;
 	}
 	return false;
 }
 
 int64
-rbp_residency_limit_of(const RbpRelFile *file)
+rbp_residency_limit(Oid database)
 {
-	uint16		space = rbp_space_find(file->spc, file->db);
+	uint16		number = rbp_space_find(RBP_ALL_TABLESPACES, database);
 
-	return space != RBP_INVALID_SPACE ? limit_of(space) : -1;
-}
-
-bool
-rbp_residency_knows_database(Oid database)
-{
-	RbpSpaceUse use;
-	uint32		at = 0;
-
-	while (rbp_residency_next_space(&at, &use))
-		if (use.database == database)
-			return true;
-	return false;
+	return number == RBP_INVALID_SPACE ? -1 : rbp_directory_limit(rbp_dir, number);
 }
 
 void
-rbp_residency_set_limit(uint32 number, Oid database, uint32 max_pages)
+rbp_residency_set_limit(Oid database, int64 max_pages)
 {
-	uint16		spaces[RBP_LIMIT_SPACES];
-	int			n = 0;
-	Oid			spc;
-	Oid			db;
+	uint16		number = rbp_space_get(RBP_ALL_TABLESPACES, database);
 
-	for (int space = 0; space < RBP_MAX_SPACES && n < RBP_LIMIT_SPACES; space++)
-		if (rbp_space_resolve((uint16) space, &spc, &db) && db == database)
-			spaces[n++] = (uint16) space;
-	rbp_directory_set_limit(rbp_dir, number, max_pages, spaces, n);
+	if (number != RBP_INVALID_SPACE)
+		rbp_directory_set_limit(rbp_dir, number, max_pages);
 }
 
 void
-rbp_residency_clear_limit(uint32 number)
+rbp_residency_trim(Oid database)
 {
-	rbp_directory_set_limit(rbp_dir, number, 0, NULL, 0);
-}
+	uint16		number = rbp_space_find(RBP_ALL_TABLESPACES, database);
 
-bool
-rbp_residency_limit_passed(uint32 number, uint64 max_pages)
-{
-	return rbp_directory_limit_pages(rbp_dir, number) > max_pages + RBP_PARTITIONS;
-}
-
-uint64
-rbp_residency_trim(uint32 number)
-{
-	for (int part = 0; part < RBP_PARTITIONS; part++)
+	for (int part = 0; part < RBP_PARTITIONS && number != RBP_INVALID_SPACE; part++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		(void) rbp_directory_trim(rbp_dir, part, number);
 	}
-	return rbp_directory_limit_pages(rbp_dir, number);
 }

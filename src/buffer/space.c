@@ -51,7 +51,11 @@ find_or_add(Oid spc, Oid db, bool add)
 			return RBP_INVALID_SPACE;
 		if (seen == 0 &&
 			pg_atomic_compare_exchange_u64(&spaces[place], &seen, word))
+		{
+			if (spc != RBP_ALL_TABLESPACES)
+				(void) find_or_add(RBP_ALL_TABLESPACES, db, true);
 			return (uint16) place;
+		}
 		if (seen == word)
 			return (uint16) place;
 		place = (place + 1) % RBP_MAX_SPACES;

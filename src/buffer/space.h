@@ -24,6 +24,12 @@ extern uint16 rbp_space_get(Oid spc, Oid db);
 /* Number of a pair; RBP_INVALID_SPACE if it has none */
 extern uint16 rbp_space_find(Oid spc, Oid db);
 
+/*
+ * A database as a whole is the pair of this and its OID.  It gets a number with the
+ * first pair of a tablespace and the database.
+ */
+#define RBP_ALL_TABLESPACES		PG_UINT32_MAX
+
 /* Pair of a number.  Returns false if the number is not assigned. */
 extern bool rbp_space_resolve(uint16 space, Oid *spc, Oid *db);
 

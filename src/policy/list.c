@@ -143,28 +143,15 @@ rbp_policy_read(Oid table)
 bool
 rbp_policy_kept_reach_limit(const List *relations)
 {
-	uint64		pages = 0;
-	int64		max_pages = -1;
+	int64		max_pages = rbp_residency_limit(MyDatabaseId);
+	int64		pages = 0;
 	const ListCell *cell;
 
+	if (max_pages < 0)
+		return false;
 	foreach(cell, relations)
-	{
-		const RbpPolicyRelation *r = lfirst(cell);
-		uint32		held = rbp_residency_held(&r->file);
-
-		if (max_pages < 0)
-			max_pages = rbp_residency_limit_of(&r->file);
-
-		/*
-		 * A file with kept pages is in a known space, so there is no limit.
-		 * One without may be in a new space, to which the limit is not
-		 * applied yet: ask for the next file.
-		 */
-		if (max_pages < 0 && held > 0)
-			return false;
-		pages += held;
-	}
-	return max_pages >= 0 && pages >= (uint64) max_pages;
+		pages += rbp_residency_held(&((const RbpPolicyRelation *) lfirst(cell))->file);
+	return pages >= max_pages;
 }
 
 bool

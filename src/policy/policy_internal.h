@@ -78,14 +78,11 @@ typedef struct RbpPolicyShared
 								 * to pages */
 	bool		drop_pending;	/* tablespaces were excluded, but not all
 								 * pages dropped */
+	bool		trim_pending;	/* limits were set, but not all pages above
+								 * them dropped */
 	char		unknown_logged[256];	/* names of tablespaces that do not
 										 * exist, already logged */
 
-	/* by number of limit; 0 is not used */
-	Oid			limit_database[RBP_LIMITS + 1];
-	uint64		trimmed[RBP_LIMITS + 1];	/* pages left after trimming */
-
-	bool		too_many_limits;	/* already logged */
 } RbpPolicyShared;
 
 extern RbpPolicyShared *rbp_policy_shared;

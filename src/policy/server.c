@@ -115,89 +115,56 @@ read_limits(void)
 			continue;
 		limit = palloc(sizeof(RbpPolicyLimit));
 		limit->database = DatumGetObjectId(rbp_policy_value(rows, i, 1));
-		limit->pages = (uint32) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX);
+		limit->pages = (uint32) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX - 1);
 		limits = lappend(limits, limit);
 	}
 	SPI_finish();
 	return limits;
 }
 
-/*
- * Number of the database's limit in the directory, assigned if necessary; 0
- * if none is free.
- */
-static uint32
-limit_number(Oid database)
+/* The limit of the database in the list; -1 if it has none */
+static int64
+limit_of(const List *limits, Oid database)
 {
-	Oid		   *limited = rbp_policy_shared->limit_database;
-	uint32		number = 0;
+	const ListCell *cell;
 
-	for (uint32 i = RBP_LIMITS; i >= 1; i--)
+	foreach(cell, limits)
 	{
-		if (limited[i] == database)
-			return i;
-		if (!OidIsValid(limited[i]))
-			number = i;
+		const RbpPolicyLimit *limit = lfirst(cell);
+
+		if (limit->database == database)
+			return limit->pages;
 	}
-	if (number != 0)
-	{
-		limited[number] = database;
-		rbp_policy_shared->trimmed[number] = 0;
-	}
-	return number;
+	return -1;
 }
 
 /*
- * Apply a limit to the spaces that the database has so far; others may
- * follow.
+ * Pages above a limit are dropped once, when it is set: kept pages stay in spite of
+ * it, and others that come make room.
  */
-static void
-set_limit(const RbpPolicyLimit *limit)
-{
-	RbpPolicyShared *shared = rbp_policy_shared;
-	uint32		number;
-
-	if (!rbp_residency_knows_database(limit->database))
-		return;
-	number = limit_number(limit->database);
-	if (number == 0)
-	{
-		if (!shared->too_many_limits)
-			ereport(LOG,
-					(errmsg("remote_bp: the limit of database %u has no effect: more than %d databases have one",
-							limit->database, RBP_LIMITS)));
-		shared->too_many_limits = true;
-		return;
-	}
-	rbp_residency_set_limit(number, limit->database, limit->pages);
-
-	/*
-	 * kept pages stay in spite of the limit: do not trim again if that could
-	 * not help
-	 */
-	if (rbp_residency_limit_passed(number, Max(limit->pages, shared->trimmed[number])))
-		shared->trimmed[number] = rbp_residency_trim(number);
-}
-
 static void
 set_limits(const List *limits)
 {
-	Oid		   *limited = rbp_policy_shared->limit_database;
 	const ListCell *cell;
+	RbpDatabaseUse use;
+	uint32		at = 0;
 
-	for (uint32 i = 1; i <= RBP_LIMITS; i++)
-	{
-		bool		still = !OidIsValid(limited[i]);
-
-		foreach(cell, limits)
-			still = still || ((const RbpPolicyLimit *) lfirst(cell))->database == limited[i];
-		if (still)
-			continue;
-		rbp_residency_clear_limit(i);
-		limited[i] = InvalidOid;
-	}
+	while (rbp_residency_next_database(&at, &use))
+		if (use.max_pages >= 0 && limit_of(limits, use.database) < 0)
+			rbp_residency_set_limit(use.database, -1);
 	foreach(cell, limits)
-		set_limit(lfirst(cell));
+	{
+		const RbpPolicyLimit *limit = lfirst(cell);
+
+		if (rbp_residency_limit(limit->database) == limit->pages)
+			continue;
+		rbp_policy_shared->trim_pending = true;
+		rbp_residency_set_limit(limit->database, limit->pages);
+	}
+	if (rbp_policy_shared->trim_pending)
+		foreach(cell, limits)
+			rbp_residency_trim(((const RbpPolicyLimit *) lfirst(cell))->database);
+	rbp_policy_shared->trim_pending = false;
 }
 
 /*

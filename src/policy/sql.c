@@ -354,26 +354,6 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* The database's entry in a list of RbpSpaceUse *, which is added if necessary. */
-static RbpSpaceUse *
-use_of(List **databases, Oid database)
-{
-	RbpSpaceUse *use;
-	ListCell   *cell;
-
-	foreach(cell, *databases)
-	{
-		use = lfirst(cell);
-		if (use->database == database)
-			return use;
-	}
-	use = palloc0(sizeof(RbpSpaceUse));
-	use->database = database;
-	use->max_pages = -1;
-	*databases = lappend(*databases, use);
-	return use;
-}
-
 Datum
 rbp_sql_databases(PG_FUNCTION_ARGS)
 {
@@ -382,29 +362,19 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 		DATID, DATABASE, PAGES, BYTES, MAX_BYTES, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	List	   *databases = NIL;
-	ListCell   *cell;
-	RbpSpaceUse space;
+	RbpDatabaseUse use;
 	uint32		at = 0;
 
-	while (rbp_residency_next_space(&at, &space))
+	while (rbp_residency_next_database(&at, &use))
 	{
-		RbpSpaceUse *d = use_of(&databases, space.database);
-
-		d->pages += space.pages;
-		d->max_pages = Max(d->max_pages, space.max_pages);
-	}
-	foreach(cell, databases)
-	{
-		const RbpSpaceUse *d = lfirst(cell);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
-		(void) rbp_sql_database(d->database, values, nulls);
-		values[PAGES] = Int64GetDatum((int64) d->pages);
-		values[BYTES] = Int64GetDatum((int64) d->pages * BLCKSZ);
-		nulls[MAX_BYTES] = d->max_pages < 0;
-		values[MAX_BYTES] = Int64GetDatum(d->max_pages * BLCKSZ);
+		(void) rbp_sql_database(use.database, values, nulls);
+		values[PAGES] = Int64GetDatum((int64) use.pages);
+		values[BYTES] = Int64GetDatum((int64) use.pages * BLCKSZ);
+		nulls[MAX_BYTES] = use.max_pages < 0;
+		values[MAX_BYTES] = Int64GetDatum(use.max_pages * BLCKSZ);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

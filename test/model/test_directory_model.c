@@ -36,7 +36,6 @@
 #define SLOTS		(EXTENTS * RBP_EXTENT_PAGES)
 #define STAGING		24
 #define NOBODY		(-1)
-#define LIMIT		7
 #define LIMITED		1			/* the space that it is for */
 
 typedef struct ModelPage
@@ -286,7 +285,7 @@ find_given_up(uint32_t part, uint32_t but)
 		n++;
 	}
 	if (limited)
-		expect(rbp_directory_limit_pages(dir, LIMIT) <= limit_max + RBP_PARTITIONS, "a limit is passed");
+		expect(rbp_directory_database_pages(dir, LIMITED) <= limit_max + RBP_PARTITIONS, "a limit is passed");
 	expect(n <= 2, "more pages than two made room for one");
 	return n;
 }
@@ -548,15 +547,13 @@ op_keep(ModelPage *page)
 static void
 op_limit(uint32_t max)
 {
-	const uint16_t spaces[] = {LIMITED};
-
 	doing = "limit";
 	limited = max > 0;
 	limit_max = max;
-	rbp_directory_set_limit(dir, LIMIT, max, spaces, limited ? 1 : 0);
+	rbp_directory_set_limit(dir, LIMITED, limited ? (int64_t) max : -1);
 	/* what is kept stays, so that the limit may be passed from the start */
-	if (limited && rbp_directory_limit_pages(dir, LIMIT) > max)
-		limit_max = (uint32_t) rbp_directory_limit_pages(dir, LIMIT);
+	if (limited && rbp_directory_database_pages(dir, LIMITED) > max)
+		limit_max = (uint32_t) rbp_directory_database_pages(dir, LIMITED);
 }
 
 /* The lists of kept pages, and what is counted of them. */
@@ -589,7 +586,7 @@ compare_kept(void)
 				 index != RBP_NIL; index = rbp_entry(dir, index)->next)
 				of_space[rbp_entry(dir, index)->space]++;
 	for (uint16_t space = 0; space < SPACES; space++)
-		expect(rbp_directory_space_pages(dir, space) == of_space[space], "count of a space's pages");
+		expect(rbp_directory_database_pages(dir, space) == of_space[space], "count of a space's pages");
 }
 
 static bool

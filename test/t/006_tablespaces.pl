@@ -69,6 +69,20 @@ cmp_ok(counter($node, 'hits + staged_hits'), '>', 0, 'the other space: there are
 $node->safe_psql('postgres',
 	'BEGIN; ALTER TABLE t SET TABLESPACE pg_default; SELECT sum(v) FROM t; ROLLBACK');
 reads_are_right('a move rolled back');
+
+# A limit of the database holds for all of its tablespaces, also for one that comes later.
+{
+	mkdir "$space-late" or die $!;
+	$node->safe_psql('postgres', "CREATE TABLESPACE late LOCATION '$space-late'");
+	make_table($node, 'u', 16, index => 0);
+	$node->safe_psql('postgres', q{SELECT remote_bp_set_database_limit('postgres', 8 * 1024 * 1024)});
+	ok(wait_for('the limit', sub { $node->safe_psql('postgres', q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'postgres'}) eq 't' }, 60), 'the database keeps to its limit');
+	$node->safe_psql('postgres', q{ALTER TABLE u SET TABLESPACE late; SELECT remote_bp_prewarm('u')});
+	ok(wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 60), 'all of a table in a new tablespace is offered to the tier');
+	cmp_ok(tier_pages($node, 'u'), '>', 400, 'the tier has some of it');
+	is($node->safe_psql('postgres', q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'postgres'}), 't', 'the database keeps to its limit, with a new tablespace, too')
+	  or diag($node->safe_psql('postgres', 'TABLE remote_bp_databases'));
+}
 is_clean($node);
 $node->stop;
 

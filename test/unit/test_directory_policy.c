@@ -151,12 +151,12 @@ apply(RbpDirectory *dir)
 }
 
 static uint64_t
-trim(RbpDirectory *dir, uint32_t limit)
+trim(RbpDirectory *dir, uint16_t database)
 {
 	uint64_t	dropped = 0;
 
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		dropped += rbp_directory_trim(dir, part, limit);
+		dropped += rbp_directory_trim(dir, part, database);
 	return dropped;
 }
 
@@ -381,30 +381,29 @@ static void
 test_limits(void)
 {
 	RbpDirectory *dir = make_directory();
-	const uint16_t spaces[] = {SPACE_2, SPACE_3};
 	uint32_t	max = SLOTS / 8;
-	uint32_t	unused;
 	bool		always = true;
 
+	rbp_directory_set_database(dir, SPACE_3, SPACE_2);
 	bring_all(dir, OTHER, SPACE_2, 0, 2 * max);
-	rbp_directory_set_limit(dir, 3, max, spaces, 2);
-	is_u64(rbp_directory_limit_pages(dir, 3), 2 * max, "pages from before the limit are counted");
+	rbp_directory_set_limit(dir, SPACE_2, max);
+	is_u64(rbp_directory_database_pages(dir, SPACE_2), 2 * max, "pages from before the limit are counted");
 	{
-		uint64_t	trimmed = trim(dir, 3);
+		uint64_t	trimmed = trim(dir, SPACE_2);
 
-		is_u64(trimmed, 2 * max - rbp_directory_limit_pages(dir, 3), "those above it are dropped");
-		ok(rbp_directory_limit_pages(dir, 3) <= max && rbp_directory_limit_pages(dir, 3) > max * 3 / 4,
-		   "and no more: %llu", (unsigned long long) rbp_directory_limit_pages(dir, 3));
+		is_u64(trimmed, 2 * max - rbp_directory_database_pages(dir, SPACE_2), "those above it are dropped");
+		ok(rbp_directory_database_pages(dir, SPACE_2) <= max && rbp_directory_database_pages(dir, SPACE_2) > max * 3 / 4,
+		   "and no more: %llu", (unsigned long long) rbp_directory_database_pages(dir, SPACE_2));
 	}
 	for (uint32_t i = 0; i < 4 * SLOTS; i++)
 	{
 		RbpPageId	page = page_of(OTHER, i % 2 == 0 ? SPACE_2 : SPACE_3, 100000 + i);
 
 		bring(dir, &page);
-		always = always && rbp_directory_limit_pages(dir, 3) <= max + RBP_PARTITIONS;
+		always = always && rbp_directory_database_pages(dir, SPACE_2) <= max + RBP_PARTITIONS;
 	}
 	ok(always, "the limit is not passed but by a page for each partition, whatever comes");
-	ok(rbp_directory_limit_pages(dir, 3) > max * 9 / 10, "and used");
+	ok(rbp_directory_database_pages(dir, SPACE_2) > max * 9 / 10, "and used");
 	ok(count(dir, OTHER, SPACE_2, 2 * max) < max / 4, "by what came last");
 	bring_all(dir, OTHER, SPACE, 0, SLOTS - max);
 	ok(count(dir, OTHER, SPACE, SLOTS - max) > (SLOTS - max) * 9 / 10, "all the others have the rest");
@@ -416,43 +415,43 @@ test_limits(void)
 	/* with pages that are kept */
 	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_KEEP);
 	bring_all(dir, KEPT, SPACE_3, 0, max / 2);
-	rbp_directory_set_limit(dir, 3, max / 2 + max / 4, spaces, 2);
-	trim(dir, 3);
+	rbp_directory_set_limit(dir, SPACE_2, max / 2 + max / 4);
+	trim(dir, SPACE_2);
 	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE_3), max / 2, "pages that are kept stay");
-	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS, "... and others make room for them: %llu",
-	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	ok(rbp_directory_database_pages(dir, SPACE_2) <= max / 2 + max / 4 + RBP_PARTITIONS, "... and others make room for them: %llu",
+	   (unsigned long long) rbp_directory_database_pages(dir, SPACE_2));
 	for (uint32_t i = 0; i < SLOTS / RBP_MAX_BATCH; i++)
 		bring_batch(dir, KEPT, SPACE_3, 200000 + i * RBP_MAX_BATCH);
-	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS,
-	   "batches of pages to be kept do not pass the limit: %llu", (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	ok(rbp_directory_database_pages(dir, SPACE_2) <= max / 2 + max / 4 + RBP_PARTITIONS,
+	   "batches of pages to be kept do not pass the limit: %llu", (unsigned long long) rbp_directory_database_pages(dir, SPACE_2));
 	bring_all(dir, KEPT, SPACE_3, 0, 2 * max);
-	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS &&
+	ok(rbp_directory_database_pages(dir, SPACE_2) <= max / 2 + max / 4 + RBP_PARTITIONS &&
 	   rbp_directory_kept_of(dir, KEPT, SPACE_3) > max / 2, "what is to be kept does not pass the limit: %llu, kept %u",
-	   (unsigned long long) rbp_directory_limit_pages(dir, 3), rbp_directory_kept_of(dir, KEPT, SPACE_3));
+	   (unsigned long long) rbp_directory_database_pages(dir, SPACE_2), rbp_directory_kept_of(dir, KEPT, SPACE_3));
 	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_DEFAULT);
 	apply(dir);
 	all_well(dir, "a limit, and kept pages");
 
 	/* lower than what a partition has once */
-	rbp_directory_set_limit(dir, 3, 1, spaces, 2);
-	trim(dir, 3);
+	rbp_directory_set_limit(dir, SPACE_2, 1);
+	trim(dir, SPACE_2);
 	bring_all(dir, OTHER, SPACE_2, 3000000, SLOTS);
-	ok(rbp_directory_limit_pages(dir, 3) <= 1 + RBP_PARTITIONS, "a limit of next to nothing: %llu",
-	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	ok(rbp_directory_database_pages(dir, SPACE_2) <= 1 + RBP_PARTITIONS, "a limit of next to nothing: %llu",
+	   (unsigned long long) rbp_directory_database_pages(dir, SPACE_2));
 	all_well(dir, "a small limit");
 
-	rbp_directory_set_limit(dir, 3, 0, NULL, 0);
-	is_u64(rbp_directory_space_limit(dir, SPACE_2, &unused), 0, "without a limit");
+	rbp_directory_set_limit(dir, SPACE_2, -1);
+	ok(rbp_directory_limit(dir, SPACE_2) == -1, "without a limit");
 	bring_all(dir, OTHER, SPACE_2, 5000000, SLOTS);
-	ok(rbp_directory_space_pages(dir, SPACE_2) > 2 * max, "they may have more");
+	ok(rbp_directory_database_pages(dir, SPACE_2) > 2 * max, "they may have more");
 	{
-		uint64_t	had = rbp_directory_space_pages(dir, SPACE);
+		uint64_t	had = rbp_directory_database_pages(dir, SPACE);
 		uint64_t	dropped = 0;
 
 		for (int part = 0; part < RBP_PARTITIONS; part++)
 			dropped += rbp_directory_visit(dir, part, true, page_is_in_space, NULL);
 		is_u64(dropped, had, "a space is dropped");
-		is_u64(rbp_directory_space_pages(dir, SPACE), 0, "nothing is left of it");
+		is_u64(rbp_directory_database_pages(dir, SPACE), 0, "nothing is left of it");
 	}
 	all_well(dir, "a space dropped");
 	free(dir);
