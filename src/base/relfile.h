@@ -28,4 +28,14 @@ typedef enum RbpPolicy
 	RBP_POLICY_NONE				/* neither captured nor published */
 } RbpPolicy;
 
+/* The policy of a file, and its pages; zero if none was set */
+typedef struct RbpFilePolicy
+{
+	RbpPolicy	policy;
+	uint32_t	kept;			/* pages that are kept */
+	uint32_t	new_pages;		/* pages of zeros, which cannot be kept (rule 9
+								 * of coherence), found by a walk through the
+								 * file */
+} RbpFilePolicy;
+
 #endif							/* RBP_RELFILE_H */

@@ -262,8 +262,8 @@ extern void rbp_residency_shmem_init(void *mem);
 extern void rbp_residency_set_on_change(void (*callback) (Oid database));
 extern void rbp_residency_changed(Oid database);
 
-/* Policies of a relation's files; see rbp_directory_policy(). */
-extern RbpPolicy rbp_residency_policy(const RbpRelFile *file);
+/* Policies of a relation's files; see rbp_directory_file_policy(). */
+extern RbpFilePolicy rbp_residency_policy(const RbpRelFile *file);
 extern bool rbp_residency_policy_fits(const RbpRelFile *file);
 
 /*
@@ -281,19 +281,11 @@ extern bool rbp_residency_next_policy(uint32 *at, RbpRelFile *file);
 /* Apply the policies to the pages that are in the tier already.  A walk. */
 extern void rbp_residency_apply_policies(void);
 
-/* Number of pages of the file that are kept. */
-extern uint32 rbp_residency_held(const RbpRelFile *file);
-
-/*
- * Number of new pages, of zeros, among those of the file, which cannot be kept
- * (rule 9 of coherence).  Only the policy worker knows, and sets it.
- */
-extern uint32 rbp_residency_new(const RbpRelFile *file);
+/* Set the number of the file's new pages, which only the policy worker knows. */
 extern void rbp_residency_set_new(const RbpRelFile *file, uint32 pages);
 
-/* Is the maximum number of kept pages reached?  Is it exceeded? */
-extern bool rbp_residency_keep_full(void);
-extern bool rbp_residency_keep_exceeded(void);
+/* How many pages more may be kept?  Negative if the maximum is exceeded. */
+extern int64 rbp_residency_keep_room(void);
 extern void rbp_residency_set_keep_max(uint64 pages);
 
 /* Stop counting pages of files that were truncated or dropped.  A walk. */

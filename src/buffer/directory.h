@@ -323,26 +323,16 @@ extern void rbp_directory_policies_applied(RbpDirectory *dir);
  */
 extern bool rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page);
 
-/*
- * Number of pages that are kept now: of the files of a relation, and in total.
- * No lock.
- */
-extern uint32_t rbp_directory_kept_of(const RbpDirectory *dir, uint32_t rel,
-									  uint16_t space);
-extern uint64_t rbp_directory_kept_total(const RbpDirectory *dir);
+/* Its pages, too.  No lock. */
+extern RbpFilePolicy rbp_directory_file_policy(const RbpDirectory *dir, uint32_t rel,
+											   uint16_t space);
 
-/*
- * Number of new pages, of zeros, that a walk through the file found; 0 if the
- * file has no policy.  Only the process that sets policies may set it.  No lock.
- */
-extern uint32_t rbp_directory_new_of(const RbpDirectory *dir, uint32_t rel,
-									 uint16_t space);
+/* Only the process that sets policies may set it; for a file with a policy. */
 extern void rbp_directory_set_new_of(RbpDirectory *dir, uint32_t rel,
 									 uint16_t space, uint32_t pages);
 
-/* Is the maximum number of kept pages exceeded?  Is it reached?  No lock. */
-extern bool rbp_directory_keep_exceeded(const RbpDirectory *dir);
-extern bool rbp_directory_keep_full(const RbpDirectory *dir);
+/* How many pages more may be kept?  Negative if the maximum is exceeded.  No lock. */
+extern int64_t rbp_directory_keep_room(const RbpDirectory *dir);
 
 /*
  * Set the maximum number of kept pages.  RBP_KEEP_HALF: half of the slots

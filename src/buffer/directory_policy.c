@@ -202,15 +202,17 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 		__atomic_fetch_add(kept_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
 }
 
-static uint64_t
-keep_max(const RbpDirectory *dir)
+int64_t
+rbp_directory_keep_room(const RbpDirectory *dir)
 {
 	uint64_t	max = __atomic_load_n(&dir->keep_max, __ATOMIC_RELAXED);
 	uint64_t	slots = (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS;
 
 	if (max == RBP_KEEP_HALF)
-		return slots / 2;
-	return max < slots / 4 * 3 ? max : slots / 4 * 3;
+		max = slots / 2;
+	else if (max > slots / 4 * 3)
+		max = slots / 4 * 3;
+	return (int64_t) (max - __atomic_load_n(&dir->kept, __ATOMIC_RELAXED));
 }
 
 /*
@@ -229,34 +231,30 @@ rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p, const RbpEntry
 	return e->fork == 0 &&
 		rbp_directory_policy(dir, e->rel, e->space) == RBP_POLICY_KEEP &&
 		p->lists[RBP_SLOT_KEPT].count < max_kept_in_partition(dir) &&
-		rbp_directory_kept_total(dir) < keep_max(dir);
+		rbp_directory_keep_room(dir) > 0;
 }
 
 bool
 rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p)
 {
 	return p->lists[RBP_SLOT_KEPT].count > max_kept_in_partition(dir) ||
-		rbp_directory_kept_total(dir) > keep_max(dir);
+		rbp_directory_keep_room(dir) < 0;
 }
 
-uint32_t
-rbp_directory_kept_of(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+RbpFilePolicy
+rbp_directory_file_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 {
+	RbpFilePolicy result = {RBP_POLICY_DEFAULT, 0, 0};
 	uint64_t	word;
 	uint32_t	place = find_policy(dir, rel, space, &word);
 
-	return place == RBP_NO_PLACE ? 0 :
-		__atomic_load_n(kept_count(dir, place), __ATOMIC_RELAXED);
-}
-
-uint32_t
-rbp_directory_new_of(const RbpDirectory *dir, uint32_t rel, uint16_t space)
-{
-	uint64_t	word;
-	uint32_t	place = find_policy(dir, rel, space, &word);
-
-	return place == RBP_NO_PLACE ? 0 :
-		__atomic_load_n(new_count(dir, place), __ATOMIC_RELAXED);
+	if (place != RBP_NO_PLACE)
+	{
+		result.policy = word_policy(word);
+		result.kept = __atomic_load_n(kept_count(dir, place), __ATOMIC_RELAXED);
+		result.new_pages = __atomic_load_n(new_count(dir, place), __ATOMIC_RELAXED);
+	}
+	return result;
 }
 
 void
@@ -268,24 +266,6 @@ rbp_directory_set_new_of(RbpDirectory *dir, uint32_t rel, uint16_t space,
 
 	if (place != RBP_NO_PLACE)
 		__atomic_store_n(new_count(dir, place), pages, __ATOMIC_RELAXED);
-}
-
-uint64_t
-rbp_directory_kept_total(const RbpDirectory *dir)
-{
-	return __atomic_load_n(&dir->kept, __ATOMIC_RELAXED);
-}
-
-bool
-rbp_directory_keep_exceeded(const RbpDirectory *dir)
-{
-	return rbp_directory_kept_total(dir) > keep_max(dir);
-}
-
-bool
-rbp_directory_keep_full(const RbpDirectory *dir)
-{
-	return rbp_directory_kept_total(dir) >= keep_max(dir);
 }
 
 void

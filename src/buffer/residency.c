@@ -61,13 +61,13 @@ rbp_residency_changed(Oid database)
  * ---- policies of files --------------------------------------------------------------
  */
 
-RbpPolicy
+RbpFilePolicy
 rbp_residency_policy(const RbpRelFile *file)
 {
 	uint16		space = rbp_space_find(file->spc, file->db);
 
-	return space == RBP_INVALID_SPACE ? RBP_POLICY_DEFAULT :
-		rbp_directory_policy(rbp_dir, file->rel, space);
+	return space == RBP_INVALID_SPACE ? (RbpFilePolicy) {RBP_POLICY_DEFAULT} :
+		rbp_directory_file_policy(rbp_dir, file->rel, space);
 }
 
 bool
@@ -112,24 +112,6 @@ rbp_residency_apply_policies(void)
 	rbp_directory_policies_applied(rbp_dir);
 }
 
-uint32
-rbp_residency_held(const RbpRelFile *file)
-{
-	uint16		space = rbp_space_find(file->spc, file->db);
-
-	return space == RBP_INVALID_SPACE ? 0 :
-		rbp_directory_kept_of(rbp_dir, file->rel, space);
-}
-
-uint32
-rbp_residency_new(const RbpRelFile *file)
-{
-	uint16		space = rbp_space_find(file->spc, file->db);
-
-	return space == RBP_INVALID_SPACE ? 0 :
-		rbp_directory_new_of(rbp_dir, file->rel, space);
-}
-
 void
 rbp_residency_set_new(const RbpRelFile *file, uint32 pages)
 {
@@ -139,16 +121,10 @@ rbp_residency_set_new(const RbpRelFile *file, uint32 pages)
 		rbp_directory_set_new_of(rbp_dir, file->rel, space, pages);
 }
 
-bool
-rbp_residency_keep_full(void)
+int64
+rbp_residency_keep_room(void)
 {
-	return rbp_directory_keep_full(rbp_dir);
-}
-
-bool
-rbp_residency_keep_exceeded(void)
-{
-	return rbp_directory_keep_exceeded(rbp_dir);
+	return rbp_directory_keep_room(rbp_dir);
 }
 
 void

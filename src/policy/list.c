@@ -150,7 +150,7 @@ rbp_policy_kept_reach_limit(const List *relations)
 	if (max_pages < 0)
 		return false;
 	foreach(cell, relations)
-		pages += rbp_residency_held(&((const RbpPolicyRelation *) lfirst(cell))->file);
+		pages += rbp_residency_policy(&((const RbpPolicyRelation *) lfirst(cell))->file).kept;
 	return pages >= max_pages;
 }
 
@@ -187,8 +187,9 @@ BlockNumber
 rbp_policy_pages_wanted(const RbpRelFile *file)
 {
 	BlockNumber blocks = rbp_policy_file_blocks(file);
-	BlockNumber missing = blocks - Min(blocks, rbp_residency_held(file));
+	RbpFilePolicy policy = rbp_residency_policy(file);
+	BlockNumber missing = blocks - Min(blocks, policy.kept);
 
 	/* a page that was new at the last visit may be in use, and held, by now */
-	return blocks - Min(missing, rbp_residency_new(file));
+	return blocks - Min(missing, policy.new_pages);
 }

@@ -241,22 +241,24 @@ static const char *
 why_not_effective(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_full,
 				  char *buf, Size len)
 {
+	RbpPolicy	policy = rbp_residency_policy(&r->file).policy;
+
 	if (r->policy == RBP_POLICY_KEEP && held >= wanted)
 		return NULL;
 	if (rbp_tier_unusable_reason(buf, len))
 		return buf;
-	if (rbp_residency_policy(&r->file) == r->policy && r->policy != RBP_POLICY_KEEP)
+	if (policy == r->policy && policy != RBP_POLICY_KEEP)
 		return NULL;
 	if (rbp_worker_away(RBP_WORKER_LAUNCHER, buf, len))
 		return buf;
 	if (pg_atomic_read_u32(&rbp_policy_shared->no_worker) != 0)
 		return "no background worker is free to apply it: raise max_worker_processes";
-	if (rbp_residency_policy(&r->file) != r->policy)
+	if (policy != r->policy)
 		return rbp_residency_policy_fits(&r->file) ?
 			"not applied yet" : "too many files have policies";
 	if (limit_full)
 		return "the limit of the database is reached";
-	if (rbp_residency_keep_full())
+	if (rbp_residency_keep_room() <= 0)
 		return "no more can be kept: see remote_bp.keep_max_size";
 	if (pg_atomic_read_u32(&rbp_policy_shared->visiting) == MyDatabaseId)
 		return "being loaded";
@@ -286,7 +288,7 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 		const RbpPolicyRelation *r = lfirst(cell);
 		bool		is_there = OidIsValid(r->relid);
 		uint64		wanted = is_there && r->policy == RBP_POLICY_KEEP ? rbp_policy_pages_wanted(&r->file) : 0;
-		uint64		held = is_there ? rbp_residency_held(&r->file) : 0;
+		uint64		held = is_there ? rbp_residency_policy(&r->file).kept : 0;
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char		buf[256];

@@ -133,7 +133,7 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 		const RbpPolicyRelation *r = lfirst(cell);
 		bool		is_set;
 
-		if (rbp_residency_policy(&r->file) == r->policy)
+		if (rbp_residency_policy(&r->file).policy == r->policy)
 			continue;
 		is_set = rbp_residency_set_policy(&r->file, r->policy);
 
@@ -153,7 +153,7 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 			visit->policies_without_room++;
 	}
 	/* remote_bp.keep_max_size may have been lowered */
-	if (rbp_policy_shared->apply_pending || rbp_residency_keep_exceeded())
+	if (rbp_policy_shared->apply_pending || rbp_residency_keep_room() < 0)
 		rbp_policy_apply_to_pages();
 }
 
@@ -205,13 +205,13 @@ load_relation(const RbpPolicyRelation *r, const List *relations, RbpLoadPosition
 	volatile bool more = true;
 	volatile int errors = 0;
 
-	if (rbp_residency_held(&r->file) >= rbp_policy_file_blocks(&r->file))
+	if (rbp_residency_policy(&r->file).kept >= rbp_policy_file_blocks(&r->file))
 		return true;
 	while (more)
 	{
 		char		why[256];
 
-		if (rbp_residency_keep_full() || rbp_policy_kept_reach_limit(relations) ||
+		if (rbp_residency_keep_room() <= 0 || rbp_policy_kept_reach_limit(relations) ||
 			rbp_tier_unusable_reason(why, sizeof(why)))
 			return false;
 		if (rbp_now_ns() >= end_ns)
@@ -303,7 +303,7 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 	char		why[256];
 	bool		unusable = rbp_tier_unusable_reason(why, sizeof(why));
 
-	visit->keep_full = rbp_residency_keep_full() && !unusable;
+	visit->keep_full = rbp_residency_keep_room() <= 0 && !unusable;
 	visit->wanted = visit->held = 0;
 	foreach(cell, relations)
 	{
@@ -312,7 +312,7 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 		if (r->policy != RBP_POLICY_KEEP)
 			continue;
 		visit->wanted += rbp_policy_pages_wanted(&r->file);
-		visit->held += rbp_residency_held(&r->file);
+		visit->held += rbp_residency_policy(&r->file).kept;
 	}
 	if (visit->held < visit->wanted && !visit->keep_full && !unusable &&
 		!rbp_policy_kept_reach_limit(relations))

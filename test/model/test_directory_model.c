@@ -574,11 +574,11 @@ compare_kept(void)
 			held[e->rel - 1000][e->space]++;
 			kept++;
 		}
-	expect(rbp_directory_kept_total(dir) == kept, "count of kept pages");
+	expect(dir->kept == kept, "count of kept pages");
 	for (uint32_t rel = 0; rel < RELS; rel++)
 		for (uint16_t space = 0; space < SPACES; space++)
 			if (policies[rel][space] == RBP_POLICY_KEEP)
-				expect(rbp_directory_kept_of(dir, 1000 + rel, space) == held[rel][space],
+				expect(rbp_directory_file_policy(dir, 1000 + rel, space).kept == held[rel][space],
 					   "count of a relation's kept pages");
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		for (int state = RBP_SLOT_SMALL; state <= RBP_SLOT_KEPT; state++)

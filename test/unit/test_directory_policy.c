@@ -183,11 +183,11 @@ test_keep(void)
 	is_u64(rbp_directory_policy(dir, OTHER, SPACE), RBP_POLICY_DEFAULT, "and that relation");
 
 	bring_all(dir, KEPT, SPACE, 0, n);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), n, "all of it is held");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n, "all of it is held");
 	bring_all(dir, OTHER, SPACE, 0, 10 * SLOTS);
 	is_u64(count(dir, KEPT, SPACE, n), n, "after a sweep of ten times the tier, too");
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), n, "as is told");
-	is_u64(rbp_directory_kept_total(dir), n, "and counted");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n, "as is told");
+	is_u64(dir->kept, n, "and counted");
 	rbp_directory_counts(dir, &counts);
 	is_u64(counts.kept, n, "and can be seen");
 	is_u64(counts.remote, SLOTS, "the tier is full");
@@ -200,7 +200,7 @@ test_keep(void)
 
 		bring(dir, &page);
 	}
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), n, "another fork is not kept");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n, "another fork is not kept");
 
 	/* written, and back again */
 	for (uint32_t i = 0; i < 100; i++)
@@ -209,16 +209,16 @@ test_keep(void)
 
 		rbp_directory_invalidate(dir, &page);
 	}
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), n - 100, "pages that are written are held no more");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n - 100, "pages that are written are held no more");
 	bring_all(dir, KEPT, SPACE, 0, 100);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), n, "until they come again");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n, "until they come again");
 
 	/* truncated: dead, then swept */
 	rbp_directory_bump_generation(dir, KEPT, SPACE, 0);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		rbp_directory_sweep(dir, part);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), 0, "nothing is held of what is truncated");
-	is_u64(rbp_directory_kept_total(dir), 0, "nor counted");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, 0, "nothing is held of what is truncated");
+	is_u64(dir->kept, 0, "nor counted");
 	all_well(dir, "a truncation");
 
 	/* default again */
@@ -227,7 +227,7 @@ test_keep(void)
 	is_u64(rbp_directory_policy(dir, KEPT, SPACE), RBP_POLICY_DEFAULT, "a policy is taken away");
 	is_u64(apply(dir), 0, "which drops nothing");
 	is_u64(count(dir, KEPT, SPACE, n), n, "the pages are there");
-	is_u64(rbp_directory_kept_total(dir), 0, "but not kept");
+	is_u64(dir->kept, 0, "but not kept");
 	is_u64(dir->npolicies, 0, "and nothing is left of it");
 	bring_all(dir, OTHER, SPACE, 0, 10 * SLOTS);
 	ok(count(dir, KEPT, SPACE, n) < n / 10, "a sweep takes them");
@@ -251,7 +251,7 @@ test_apply(void)
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
 	rbp_directory_set_policy(dir, OTHER, SPACE, RBP_POLICY_NONE);
 	is_u64(apply(dir), n + 1, "what is not wanted is dropped, if it is staged, too");
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), n, "what is to be kept is");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n, "what is to be kept is");
 	is_u64(count(dir, OTHER, SPACE, n), 0, "nothing is there of the other");
 	{
 		RbpPageId	page = page_of(OTHER, SPACE, 1);
@@ -260,7 +260,7 @@ test_apply(void)
 	}
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_NONE);
 	is_u64(apply(dir), n, "kept pages are dropped when they are not wanted any more");
-	is_u64(rbp_directory_kept_total(dir), 0, "and not counted");
+	is_u64(dir->kept, 0, "and not counted");
 	all_well(dir, "policies applied");
 	free(dir);
 }
@@ -274,25 +274,25 @@ test_keep_max(void)
 	rbp_directory_set_keep_max(dir, max);
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
 	bring_all(dir, KEPT, SPACE, 0, max / 2);
-	ok(!rbp_directory_keep_full(dir), "there is room to keep more");
+	ok(rbp_directory_keep_room(dir) > 0, "there is room to keep more");
 	bring_all(dir, KEPT, SPACE, max / 2, SLOTS);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), max, "no more than keep_max are kept");
-	ok(rbp_directory_keep_full(dir), "there is no room to keep more");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, max, "no more than keep_max are kept");
+	ok(rbp_directory_keep_room(dir) <= 0, "there is no room to keep more");
 	bring_all(dir, OTHER, SPACE, 0, 4 * SLOTS);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), max, "and those are, when others come");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, max, "and those are, when others come");
 	ok(count(dir, KEPT, SPACE, SLOTS + max / 2) < max * 5 / 4, "the others of the relation go as all");
 	all_well(dir, "more than may be kept");
 
 	rbp_directory_set_keep_max(dir, max / 2);
 	bring_all(dir, OTHER, SPACE, 10 * SLOTS, 4 * SLOTS);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), max / 2, "when less may be kept, less is");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, max / 2, "when less may be kept, less is");
 	all_well(dir, "less");
 
 	rbp_directory_set_keep_max(dir, max / 4);
-	ok(rbp_directory_keep_exceeded(dir), "more are kept than may be");
+	ok(rbp_directory_keep_room(dir) < 0, "more are kept than may be");
 	apply(dir);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), max / 4, "which can be mended at once");
-	ok(!rbp_directory_keep_exceeded(dir), "... and is");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, max / 4, "which can be mended at once");
+	ok(rbp_directory_keep_room(dir) >= 0, "... and is");
 	all_well(dir, "still less");
 
 	/* and more again, of what is there */
@@ -307,14 +307,14 @@ test_keep_max(void)
 			found += rbp_directory_keep(dir, &page);
 		}
 		is_u64(found, count(dir, KEPT, SPACE, SLOTS + max / 2), "pages are asked after");
-		is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), found < max ? found : max, "and kept, now that there is room");
+		is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, found < max ? found : max, "and kept, now that there is room");
 	}
 
 	/* more than there is */
 	rbp_directory_set_keep_max(dir, 10 * SLOTS);
 	bring_all(dir, KEPT, SPACE, 0, 4 * SLOTS);
 	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 3 / 4, "some slots are left for others, whatever is to be kept");
-	ok(rbp_directory_keep_full(dir), "that is told as full");
+	ok(rbp_directory_keep_room(dir) <= 0, "that is told as full");
 	{
 		RbpPageId	page = page_of(OTHER, SPACE, 99999999);
 
@@ -327,12 +327,12 @@ test_keep_max(void)
 		directory_extent_offline(dir, i);
 	bring_all(dir, OTHER, SPACE, 20 * SLOTS, 4 * SLOTS);
 	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 95 / 200, "when memory goes, kept pages make room, too");
-	is_u64(rbp_directory_kept_total(dir), list_sum(dir, RBP_SLOT_KEPT), "they are counted right");
+	is_u64(dir->kept, list_sum(dir, RBP_SLOT_KEPT), "they are counted right");
 	all_well(dir, "half of the memory");
 	for (uint32_t i = EXTENTS / 2; i < EXTENTS; i++)
 		directory_extent_offline(dir, i);
-	is_u64(rbp_directory_kept_total(dir), 0, "no memory, no kept pages");
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE), 0, "none of the relation");
+	is_u64(dir->kept, 0, "no memory, no kept pages");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, 0, "none of the relation");
 	all_well(dir, "no memory");
 	free(dir);
 }
@@ -417,7 +417,7 @@ test_limits(void)
 	bring_all(dir, KEPT, SPACE_3, 0, max / 2);
 	rbp_directory_set_limit(dir, SPACE_2, max / 2 + max / 4);
 	trim(dir, SPACE_2);
-	is_u64(rbp_directory_kept_of(dir, KEPT, SPACE_3), max / 2, "pages that are kept stay");
+	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE_3).kept, max / 2, "pages that are kept stay");
 	ok(rbp_directory_database_pages(dir, SPACE_2) <= max / 2 + max / 4 + RBP_PARTITIONS, "... and others make room for them: %llu",
 	   (unsigned long long) rbp_directory_database_pages(dir, SPACE_2));
 	for (uint32_t i = 0; i < SLOTS / RBP_MAX_BATCH; i++)
@@ -426,8 +426,8 @@ test_limits(void)
 	   "batches of pages to be kept do not pass the limit: %llu", (unsigned long long) rbp_directory_database_pages(dir, SPACE_2));
 	bring_all(dir, KEPT, SPACE_3, 0, 2 * max);
 	ok(rbp_directory_database_pages(dir, SPACE_2) <= max / 2 + max / 4 + RBP_PARTITIONS &&
-	   rbp_directory_kept_of(dir, KEPT, SPACE_3) > max / 2, "what is to be kept does not pass the limit: %llu, kept %u",
-	   (unsigned long long) rbp_directory_database_pages(dir, SPACE_2), rbp_directory_kept_of(dir, KEPT, SPACE_3));
+	   rbp_directory_file_policy(dir, KEPT, SPACE_3).kept > max / 2, "what is to be kept does not pass the limit: %llu, kept %u",
+	   (unsigned long long) rbp_directory_database_pages(dir, SPACE_2), rbp_directory_file_policy(dir, KEPT, SPACE_3).kept);
 	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_DEFAULT);
 	apply(dir);
 	all_well(dir, "a limit, and kept pages");
