@@ -161,16 +161,6 @@ extern bool rbp_tier_staging_is_busy(void);
 extern bool rbp_tier_is_full(void);
 
 /* Current numbers of pages. */
-typedef struct RbpTierPages
-{
-	uint64		remote;			/* pages on donors */
-	uint64		kept;			/* ... of which kept by policy */
-	uint64		staged;			/* pages in staging */
-	uint64		free;			/* free slots */
-	uint64		online;			/* slots of online extents */
-	uint64		max;			/* slots of a tier of maximum size */
-} RbpTierPages;
-
 extern void rbp_tier_pages(RbpTierPages *pages);
 
 /*

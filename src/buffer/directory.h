@@ -407,24 +407,11 @@ typedef bool (*RbpPageVisit) (const RbpPageId *page, const RbpLookup *at, void *
 extern uint64_t rbp_directory_visit(RbpDirectory *dir, int partition, bool drops,
 									RbpPageVisit fn, void *arg);
 
-typedef struct RbpDirectoryCounts
-{
-	uint64_t	remote;			/* live remote entries */
-	uint64_t	staged;			/* live staged entries */
-	uint64_t	free;			/* free slots of online extents */
-	uint64_t	small;			/* slots in small queues */
-	uint64_t	main;			/* slots in main queues */
-	uint64_t	kept;			/* slots of pages that are kept */
-	uint64_t	reserved;		/* slots that a pusher holds */
-	uint64_t	online;			/* slots of online extents */
-	uint64_t	evictions;		/* live pages evicted, in total */
-} RbpDirectoryCounts;
-
 /*
  * Sum up the partitions.  Visits entries only in partitions that were not
  * swept since the last bump of a generation.
  */
-extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
+extern void rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages);
 
 /* Is there a slot for the page without evicting another one? */
 extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);

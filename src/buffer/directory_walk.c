@@ -169,22 +169,30 @@ rbp_directory_visit(RbpDirectory *dir, int partition, bool drops, RbpPageVisit f
 static bool
 count_page(const RbpPageId *page, const RbpLookup *at, void *arg)
 {
-	RbpDirectoryCounts *counts = arg;
+	RbpTierPages *pages = arg;
 
 	(void) page;
 	if (at->where == RBP_STAGED)
-		counts->staged++;
+		pages->staged++;
 	else
-		counts->remote++;
+		pages->remote++;
 	return false;
 }
 
-void
-rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
+/* Slots of the partition that have no page, nor are reserved for one.  Any lock. */
+static uint32_t
+free_slots(const RbpDirectory *dir, const RbpPartition *p)
 {
 	uint32_t	slots = rbp_partition_slots(dir);
 
-	memset(counts, 0, sizeof(*counts));
+	return p->lists[RBP_SLOT_FREE].count + (slots > p->taken ? slots - p->taken : 0);
+}
+
+void
+rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages)
+{
+	memset(pages, 0, sizeof(*pages));
+	pages->online = (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS;
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 	{
 		RbpPartition *p = &dir->partitions[part];
@@ -193,24 +201,18 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 		rbp_lock_shared(&p->lock);
 		all_live = p->swept == rbp_directory_bumps(dir) &&
 			rbp_extents_closed(dir->extents) == 0;
-		counts->free += p->lists[RBP_SLOT_FREE].count +
-			(slots > p->taken ? slots - p->taken : 0);
-		counts->small += p->lists[RBP_SLOT_SMALL].count;
-		counts->main += p->lists[RBP_SLOT_MAIN].count;
-		counts->kept += p->lists[RBP_SLOT_KEPT].count;
-		counts->reserved += p->reserved;
-		counts->online += slots;
-		counts->evictions += p->evictions;
+		pages->free += free_slots(dir, p);
+		pages->kept += p->lists[RBP_SLOT_KEPT].count;
 		if (all_live)
 		{
 			/* nothing has died since: no need to look at each */
-			counts->remote += p->lists[RBP_SLOT_SMALL].count +
+			pages->remote += p->lists[RBP_SLOT_SMALL].count +
 				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count;
-			counts->staged += p->lists[RBP_SLOT_STAGED].count;
+			pages->staged += p->lists[RBP_SLOT_STAGED].count;
 		}
 		rbp_lock_release(&p->lock);
 		if (!all_live)
-			(void) rbp_directory_visit(dir, (int) part, false, count_page, counts);
+			(void) rbp_directory_visit(dir, (int) part, false, count_page, pages);
 	}
 }
 
@@ -219,17 +221,15 @@ static uint32_t
 partition_room(RbpDirectory *dir, uint32_t part)
 {
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	slots = rbp_partition_slots(dir);
 	uint32_t	room;
+	uint32_t	staged;
 
 	rbp_lock_shared(&p->lock);
-	room = p->lists[RBP_SLOT_FREE].count +
-		(slots > p->taken ? slots - p->taken : 0);
+	room = free_slots(dir, p);
 	/* those that are staged will want one each */
-	room -= p->lists[RBP_SLOT_STAGED].count < room ?
-		p->lists[RBP_SLOT_STAGED].count : room;
+	staged = p->lists[RBP_SLOT_STAGED].count;
 	rbp_lock_release(&p->lock);
-	return room;
+	return room > staged ? room - staged : 0;
 }
 
 bool

@@ -42,6 +42,17 @@ typedef struct RbpVersion
 	uint32_t	generation;		/* generation of the relation fork then */
 } RbpVersion;
 
+/* Numbers of pages in the tier */
+typedef struct RbpTierPages
+{
+	uint64_t	remote;			/* pages on donors */
+	uint64_t	kept;			/* ... of which kept by policy */
+	uint64_t	staged;			/* pages in staging */
+	uint64_t	free;			/* free slots */
+	uint64_t	online;			/* slots of online extents */
+	uint64_t	max;			/* slots of a tier of maximum size */
+} RbpTierPages;
+
 static inline bool
 rbp_page_equal(const RbpPageId *a, const RbpPageId *b)
 {

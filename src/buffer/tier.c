@@ -330,13 +330,6 @@ rbp_tier_is_full(void)
 void
 rbp_tier_pages(RbpTierPages *pages)
 {
-	RbpDirectoryCounts counts;
-
-	rbp_directory_counts(rbp_dir, &counts);
-	pages->remote = counts.remote;
-	pages->kept = counts.kept;
-	pages->staged = counts.staged;
-	pages->free = counts.free;
-	pages->online = counts.online;
+	rbp_directory_counts(rbp_dir, pages);
 	pages->max = (uint64) rbp_guc_buffer_tier_max_size * (1024 * 1024 / BLCKSZ);
 }

@@ -609,8 +609,8 @@ visit_page(const RbpPageId *id, const RbpLookup *at, void *arg)
 static void
 compare_all(void)
 {
-	RbpDirectoryCounts counts;
-	RbpDirectoryCounts model = {0};
+	DirectoryCounts counts;
+	DirectoryCounts model = {0};
 	uint64_t	visited = 0;
 	uint32_t	used[EXTENTS] = {0};
 	uint64_t	heat[EXTENTS] = {0};
@@ -643,7 +643,7 @@ compare_all(void)
 		expect(rbp_directory_extent_used(dir, i) == used[i], "pages in an extent");
 		expect(h >= heat[i] && h <= heat[i] * (1 + RBP_MAX_FREQ), "heat of an extent");
 	}
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	expect(counts.remote == model.remote, "count of remote pages");
 	expect(counts.staged == model.staged, "count of staged pages");
 	expect(counts.reserved == model.reserved, "count of reserved slots");

@@ -35,6 +35,30 @@ directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots, uint32_t b
 	return rbp_directory_init(mem, &one->extents, staging_slots, buffers, 0);
 }
 
+void
+directory_counts(RbpDirectory *dir, DirectoryCounts *counts)
+{
+	RbpTierPages pages;
+
+	rbp_directory_counts(dir, &pages);
+	*counts = (DirectoryCounts)
+	{
+		.remote = pages.remote,.staged = pages.staged,.free = pages.free,
+			.kept = pages.kept,.online = pages.online
+	};
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+
+		rbp_lock_shared(&p->lock);
+		counts->small += p->lists[RBP_SLOT_SMALL].count;
+		counts->main += p->lists[RBP_SLOT_MAIN].count;
+		counts->reserved += p->reserved;
+		counts->evictions += p->evictions;
+		rbp_lock_release(&p->lock);
+	}
+}
+
 static bool
 page_is_of(const RbpPageId *page, const RbpLookup *at, void *arg)
 {

@@ -30,6 +30,22 @@ extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t stag
 #define directory_abandon(dir, page, staging_slot, slot) \
 	((void) rbp_directory_publish(dir, page, staging_slot, slot, false))
 
+/* rbp_directory_counts(), and more */
+typedef struct DirectoryCounts
+{
+	uint64_t	remote;			/* live remote entries */
+	uint64_t	staged;			/* live staged entries */
+	uint64_t	free;			/* free slots of online extents */
+	uint64_t	small;			/* slots in small queues */
+	uint64_t	main;			/* slots in main queues */
+	uint64_t	kept;			/* slots of pages that are kept */
+	uint64_t	reserved;		/* slots that a pusher holds */
+	uint64_t	online;			/* slots of online extents */
+	uint64_t	evictions;		/* live pages evicted, in total */
+} DirectoryCounts;
+
+extern void directory_counts(RbpDirectory *dir, DirectoryCounts *counts);
+
 /* Drop the pages of the relation's forks; returns how many. */
 extern uint64_t directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space);
 

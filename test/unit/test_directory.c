@@ -239,7 +239,7 @@ test_life_of_a_page(void)
 	uint64_t	hash;
 	uint32_t	slot;
 	RbpEvicted	evicted;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	is_u64(where(dir, &page), RBP_ABSENT, "a page is absent at first");
 	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "nothing is staged");
@@ -254,7 +254,7 @@ test_life_of_a_page(void)
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	ok(slot < 4 * RBP_EXTENT_PAGES && evicted.n == 0, "a slot is free for it");
 	is_u64(where(dir, &page), RBP_STAGED, "until it is published it is found in staging");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.staged == 1 && counts.remote == 0 && counts.reserved == 1 && counts.free == 511 &&
 	   counts.online == 512, "counts while it is pushed");
 	is_u64(rbp_directory_publish(dir, &page, 5, slot, true), RBP_INSERTED, "published");
@@ -262,7 +262,7 @@ test_life_of_a_page(void)
 	ok(at.where == RBP_REMOTE && at.slot == slot && at.hash == version.hash, "it is remote");
 	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "and staged no more");
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 5), RBP_INSERT_PRESENT, "a remote page is not staged");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.staged == 0 && counts.remote == 1 && counts.reserved == 0 && counts.free == 511 &&
 	   counts.small == 1 && counts.main == 0, "counts afterwards");
 
@@ -296,7 +296,7 @@ test_invalidate(void)
 	uint32_t	slot;
 	RbpEvicted	evicted;
 	uint32_t	stamp = version.stamp;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "a write of an absent page");
 	ok(rbp_directory_stamp(dir, REF(&page)) != stamp, "moves its stamp nevertheless");
@@ -334,7 +334,7 @@ test_invalidate(void)
 	is_u64(where(dir, &page), RBP_REMOTE, "remote");
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_REMOTE, "a write drops a remote page");
 	is_u64(where(dir, &page), RBP_ABSENT, "it is absent");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.free == 512 && counts.reserved == 0 && counts.remote == 0, "all slots came back");
 	check(dir, "invalidate");
 	free(dir);
@@ -354,7 +354,7 @@ test_generations(void)
 	uint32_t	slot;
 	RbpEvicted	evicted;
 	uint32_t	swept = 0;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	fsm.fork = 1;
 	put(dir, &page, 1);
@@ -395,13 +395,13 @@ test_generations(void)
 		put(dir, &p, i);
 	}
 	rbp_directory_bump_generation(dir, 2000, 3, 0);
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.remote == 0 && counts.small == 100, "dead entries are not counted as pages");
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		swept += rbp_directory_sweep(dir, part);
 	is_u64(swept, 100, "the sweep frees them");
 	ok(dir->partitions[5].swept == rbp_directory_bumps(dir), "and knows that it need not come again");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.remote == 0 && counts.small == 0 && counts.free == 512, "and all is free");
 	swept = 0;
 	put(dir, &page, 7);
@@ -518,7 +518,7 @@ test_fresh(void)
 {
 	RbpDirectory *dir = make(2, 2);
 	RbpPageId	page = page_of(1000, 0);
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 	RbpEvicted	evicted;
 	bool		any = false;
 	uint32_t	slot;
@@ -532,12 +532,12 @@ test_fresh(void)
 	is_u64(directory_collect(dir, 64), 1, "until that is taken out of use");
 	directory_extent_online(dir, slot / RBP_EXTENT_PAGES, 1);
 	directory_abandon(dir, &page, 0, slot);
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	is_u64(counts.free, 256, "the slot comes back into the new extent");
 	for (page.block = 0; page.block < 20000 && !any; page.block++)
 	{
 		put(dir, &page, page.block);
-		rbp_directory_counts(dir, &counts);
+		directory_counts(dir, &counts);
 		any = counts.remote == 256;
 	}
 	ok(any && counts.free == 0, "all slots can be used");
@@ -693,7 +693,7 @@ test_eviction(void)
 	RbpPageId	page = page_of(1000, 0);
 	uint32_t	evictions = 0;
 	uint32_t	in_place = 0;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	for (; page.block < 5000; page.block++)
 	{
@@ -715,7 +715,7 @@ test_eviction(void)
 		if (at.where == RBP_REMOTE && at.hash == page.block)
 			in_place++;
 	}
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	is_u64(in_place, 512, "as many pages are there as slots");
 	is_u64(counts.remote, 512, "and counted");
 	is_u64(evictions, 5000 - 512, "the others were evicted");
@@ -747,7 +747,7 @@ test_room(void)
 {
 	RbpDirectory *none = make(4, 0);
 	RbpDirectory *dir = make(4, 4);
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 	RbpPageId	page = page_of(1, 0);
 	RbpVersion	version;
 	uint32_t	skipped = 0;
@@ -764,7 +764,7 @@ test_room(void)
 		else if (put(dir, &page, block + 1) == RBP_INVALID_SLOT)
 			break;
 	}
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(rbp_directory_is_full(dir), "it gets full");
 	ok(counts.remote > counts.online * 15 / 16, "... with nearly all of it in use (%u of %u)", (unsigned) counts.remote, (unsigned) counts.online);
 	is_u64(counts.evictions, 0, "... and nothing given up");
@@ -796,7 +796,7 @@ test_extents(void)
 	RbpDirectory *dir = make(4, 0);
 	RbpPageId	page = page_of(1000, 0);
 	RbpEvicted	evicted;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 	uint32_t	in_first = 0;
 	uint64_t	heat = 0;
 
@@ -805,12 +805,12 @@ test_extents(void)
 	directory_extent_online(dir, 2, 0);
 	ok(directory_extent_is_online(dir, 2) && !directory_extent_is_online(dir, 1) &&
 	   !directory_extent_is_online(dir, 4), "which are online");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.free == 128, "going online twice is once");
 	directory_extent_online(dir, 0, 0);
 	for (; page.block < 1000; page.block++)
 		put(dir, &page, page.block);
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	is_u64(counts.remote, 256, "two extents full");
 	for (page.block = 0; page.block < 1000; page.block++)
 	{
@@ -839,7 +839,7 @@ test_extents(void)
 		if (at.where == RBP_REMOTE && at.slot / RBP_EXTENT_PAGES != 0)
 			ok(false, "a page in an extent that went offline");
 	}
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.remote == 256 - in_first && counts.free == 0, "the other extent has its own still");
 	is_u64(directory_extent_offline(dir, 2), 0, "offline twice is once");
 	check(dir, "extents");
@@ -869,7 +869,7 @@ test_extents(void)
 			   "nothing is published into it any more");
 		directory_extent_offline(dir, 0);
 	}
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.free == 0 && counts.remote == 0, "nothing is left");
 	check(dir, "no extents");
 	free(dir);
@@ -883,13 +883,13 @@ test_extent_of_pusher(void)
 	RbpVersion	version = version_of(dir, &page, 1);
 	RbpEvicted	evicted;
 	uint32_t	slot;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	is_u64(directory_extent_offline(dir, 0), 0, "offline while a pusher has a slot");
 	check(dir, "pusher has a lost slot");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.reserved == 1, "which is not online");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_OFFLINE, "cannot be published");
 	is_u64(where(dir, &page), RBP_ABSENT, "and the staged copy is gone");
@@ -901,11 +901,11 @@ test_extent_of_pusher(void)
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_offline(dir, 0);
 	directory_extent_online(dir, 0, 0);
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.reserved == 1, "the pusher still has its slot");
 	check(dir, "pusher has a slot from before");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_OFFLINE, "nor published into new memory");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.free == 128 && counts.reserved == 0, "then it is free");
 	check(dir, "slot came back");
 
@@ -913,7 +913,7 @@ test_extent_of_pusher(void)
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_offline(dir, 0);
 	directory_abandon(dir, &page, 0, slot);
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.free == 0 && counts.reserved == 0, "abandoned while offline: stays offline");
 	check(dir, "abandoned");
 	free(dir);

@@ -175,7 +175,7 @@ test_keep(void)
 {
 	RbpDirectory *dir = make_directory();
 	uint32_t	n = SLOTS / 4;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	ok(rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP), "a policy is set");
 	is_u64(rbp_directory_policy(dir, KEPT, SPACE), RBP_POLICY_KEEP, "and known");
@@ -188,7 +188,7 @@ test_keep(void)
 	is_u64(count(dir, KEPT, SPACE, n), n, "after a sweep of ten times the tier, too");
 	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n, "as is told");
 	is_u64(dir->kept, n, "and counted");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	is_u64(counts.kept, n, "and can be seen");
 	is_u64(counts.remote, SLOTS, "the tier is full");
 	all_well(dir, "a sweep");

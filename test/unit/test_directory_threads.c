@@ -427,7 +427,7 @@ housekeeper(void *arg)
 	while (!stopped())
 	{
 		uint64_t	sum = 0;
-		RbpDirectoryCounts counts;
+		DirectoryCounts counts;
 		const char *problem;
 
 		for (int part = 0; part < RBP_PARTITIONS; part++)
@@ -435,7 +435,7 @@ housekeeper(void *arg)
 			rbp_directory_sweep(dir, part);
 			rbp_directory_visit(dir, part, false, see, &sum);
 		}
-		rbp_directory_counts(dir, &counts);
+		directory_counts(dir, &counts);
 		for (uint32_t i = 0; i < EXTENTS; i++)
 			sum += directory_extent_heat(dir, i);
 		if (rnd(me, 20) == 0)
@@ -576,7 +576,7 @@ run(const char *mutation, Thread *sum)
 	}
 	if (mutation[0] == '\0')
 	{
-		RbpDirectoryCounts counts;
+		DirectoryCounts counts;
 		const char *problem = directory_check(dir);
 		uint32_t	free_slots = 0;
 
@@ -585,7 +585,7 @@ run(const char *mutation, Thread *sum)
 		ok(sum->done == N, "every thread did something");
 		ok(problem == NULL && damage == NULL, "check: %s",
 		   problem != NULL ? problem : damage != NULL ? damage : "nothing found");
-		rbp_directory_counts(dir, &counts);
+		directory_counts(dir, &counts);
 		is_u64(counts.staged, 0, "nothing is staged in the end");
 		is_u64(counts.reserved, 0, "nor reserved");
 		is_u64(counts.online, SLOTS, "all slots are online");

@@ -150,7 +150,7 @@ test_scan(bool interleaved)
 	RbpDirectory *dir = make_directory(EXTENTS, EXTENTS);
 	Fifo	   *fifo = calloc(1, sizeof(Fifo));
 	const char *how = interleaved ? "scan amid hot accesses" : "scan alone";
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 	double		before,
 				after,
 				fifo_before,
@@ -193,7 +193,7 @@ test_scan(bool interleaved)
 	ok(before > 98, "%s: the hot set is in the tier before", how);
 	ok(after > before - 3, "%s: ten times the tier leaves it there", how);
 	ok(fifo_after < before - 30, "%s: which a plain FIFO does not", how);
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	is_u64(counts.small + counts.main + counts.free, SLOTS, "%s: every slot is somewhere", how);
 	ok(directory_check(dir) == NULL, "%s: check", how);
 	free(fifo);
@@ -224,7 +224,7 @@ test_zipf(void)
 	uint32_t	hits = 0,
 				fifo_hits = 0,
 				n_accesses = 0;
-	RbpDirectoryCounts counts;
+	DirectoryCounts counts;
 
 	for (uint32_t i = 0; i < 40 * SLOTS; i++)
 	{
@@ -245,7 +245,7 @@ test_zipf(void)
 	diag("Zipf: hits S3-FIFO %.1f%%, FIFO %.1f%%", 100.0 * hits / n_accesses,
 		 100.0 * fifo_hits / n_accesses);
 	ok(hits > fifo_hits + n_accesses / 100, "Zipf: more hits than FIFO");
-	rbp_directory_counts(dir, &counts);
+	directory_counts(dir, &counts);
 	ok(counts.small <= SLOTS / 10 + RBP_PARTITIONS,
 	   "Zipf: the small queue is a tenth (%" PRIu64 ")", counts.small);
 	ok(directory_check(dir) == NULL, "Zipf: check");
