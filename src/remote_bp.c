@@ -261,8 +261,8 @@ _PG_init(void)
 
 	rbp_hook_install(io_worker_waits);
 	rbp_worker_register(RBP_WORKER_LEASE, "remote_bp_lease", "rbp_lease_main", false);
-	rbp_pusher_register();
-	rbp_policy_register();
+	rbp_worker_register(RBP_WORKER_PUSHER, "remote_bp", "rbp_pusher_main", false);
+	rbp_worker_register(RBP_WORKER_LAUNCHER, "remote_bp", "rbp_policy_launcher_main", true);
 	rbp_usage_init();
 
 	prev_shmem_request_hook = shmem_request_hook;

@@ -85,18 +85,16 @@ extern bool rbp_tier_write_evicts(void);
 extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
 
 /*
- * From now on, this process connects to no donor: it reads pages from staging
- * and from files only.  For processes that read too few pages to make
- * connections worthwhile.
+ * Set by processes that read too few pages to make connections to donors
+ * worthwhile: they read from staging and from files only.
  */
-extern void rbp_tier_set_unconnected(void);
+extern bool rbp_tier_unconnected;
 
 /*
- * Turn prewarming on or off.  While it is on, this process captures every
- * page that it reads from a file.  The caller must turn it off even if an
- * error is raised.
+ * While this is set, the process captures every page that it reads from a file,
+ * whatever that costs.  Who sets it must reset it, even if an error is raised.
  */
-extern void rbp_tier_set_prewarming(bool on);
+extern bool rbp_tier_prewarming;
 
 /* May the relation's pages be in the tier, by policy and tablespace? */
 extern bool rbp_tier_wants(const RbpRelFile *file);
@@ -209,9 +207,6 @@ typedef int64 (*RbpDuty) (void);
 
 /* duties is kept by reference and ends with NULL.  Call this in _PG_init. */
 extern void rbp_pusher_set_duties(const RbpDuty *duties);
-
-/* Register the worker; from _PG_init. */
-extern void rbp_pusher_register(void);
 
 /* Wake the pusher, because a duty should run now or pages wait. */
 extern void rbp_pusher_wake(void);

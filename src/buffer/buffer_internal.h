@@ -30,11 +30,6 @@ extern RbpDirectory *rbp_dir;
 extern RbpStaging *rbp_staging;
 
 /*
- * Is this process prewarming?  If so, it captures pages whatever that costs.
- */
-extern bool rbp_tier_prewarming;
-
-/*
  * Is the tier's shared memory there?  A child may have detached all of it
  * (the syslogger does).
  */

@@ -128,12 +128,6 @@ rbp_pusher_wake(void)
 		SetLatch(latch);
 }
 
-void
-rbp_pusher_register(void)
-{
-	rbp_worker_register(RBP_WORKER_PUSHER, "remote_bp", "rbp_pusher_main", false);
-}
-
 /* A page that is being pushed */
 typedef struct Push
 {

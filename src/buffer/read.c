@@ -79,8 +79,6 @@ typedef struct ReadRun
 /* Numbers of pages, by their outcomes */
 typedef int Outcomes[RBP_COUNT_CAPTURES];
 
-static bool unconnected = false;	/* see rbp_tier_set_unconnected() */
-
 static char compare_buffer[BLCKSZ + RBP_IO_ALIGN];
 
 #define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_buffer))
@@ -390,7 +388,7 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	for (int i = 0; i < run->n; i++)
 	{
 		pages[i].io = -1;
-		if (is_served(&pages[i]) || pages[i].prefer_file || unconnected ||
+		if (is_served(&pages[i]) || pages[i].prefer_file || rbp_tier_unconnected ||
 			pages[i].lookup.where != RBP_REMOTE)
 			continue;
 		pages[i].io = nios;
@@ -789,7 +787,7 @@ read_run(ReadRun *run, uint16 space)
 	run->read_at = start;
 	if (usable)
 	{
-		if (!unconnected)
+		if (!rbp_tier_unconnected)
 			run->window = rbp_read_ahead_plan(&file, &pages[0].ref.id, run->n);
 		/* what was requested from donors must be taken, or it is in the way */
 		if (run->window == NULL || !run->window->absent || rbp_ahead_waits(RBP_POOL_BUFFER) ||
@@ -920,7 +918,7 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	int			fs = rbp_page_cache_file_system(fd, &cache->file_system);
 
 	/* long advice is about a run, which is recognized by its reads */
-	bool		request = nblocks <= RBP_MAX_BATCH && !unconnected;
+	bool		request = nblocks <= RBP_MAX_BATCH && !rbp_tier_unconnected;
 
 	if (space == RBP_INVALID_SPACE || rbp_straight_left(&cache->straight, block) ||
 		!rbp_tier_usable(rbp_now_ns()))
@@ -942,10 +940,4 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		return false;			/* which the disk is read for */
 	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);
 	return true;
-}
-
-void
-rbp_tier_set_unconnected(void)
-{
-	unconnected = true;
 }

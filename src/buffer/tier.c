@@ -55,6 +55,7 @@ RbpDirectory *rbp_dir = NULL;
 RbpStaging *rbp_staging = NULL;
 RbpShadow  *rbp_shadows = NULL;
 
+bool		rbp_tier_unconnected = false;
 bool		rbp_tier_prewarming = false;
 
 static RbpTierShared *shared = NULL;
@@ -252,12 +253,6 @@ rbp_next_batch(const struct iovec *iov, int iovcnt, Size *pos, char **bufs)
 /*
  * ---- prewarm ----------------------------------------------------------------
  */
-
-void
-rbp_tier_set_prewarming(bool on)
-{
-	rbp_tier_prewarming = on;
-}
 
 bool
 rbp_tier_name_page(const RbpRelFile *file, BlockNumber block, RbpPageRef *page)

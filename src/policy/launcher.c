@@ -76,12 +76,6 @@ typedef struct Database
 static HTAB *databases = NULL;
 static MemoryContext round_context = NULL;
 
-void
-rbp_policy_register(void)
-{
-	rbp_worker_register(RBP_WORKER_LAUNCHER, "remote_bp", "rbp_policy_launcher_main", true);
-}
-
 /*
  * ---- catalogs ----------------------------------------------------------------------
  */
@@ -405,7 +399,7 @@ rbp_policy_launcher_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
-	rbp_tier_set_unconnected();
+	rbp_tier_unconnected = true;
 	rbp_policy_set_options();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	before_shmem_exit(forget_latch, (Datum) 0);

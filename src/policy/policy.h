@@ -38,7 +38,4 @@ extern void rbp_policy_wake(Oid database);
 /* A transaction has ended, which may have set policies. */
 extern void rbp_policy_transaction_ends(XactEvent event);
 
-/* Register the launcher.  Call this in _PG_init. */
-extern void rbp_policy_register(void);
-
 #endif							/* RBP_POLICY_H */

@@ -505,7 +505,7 @@ begin_prewarm(Prewarm *prewarm)
 	show_range(prewarm, 0, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&prewarm->progress->pid, (uint32) MyProcPid);
-	rbp_tier_set_prewarming(prewarm->mode == MODE_TIER);
+	rbp_tier_prewarming = prewarm->mode == MODE_TIER;
 }
 
 /* Also called if the process exits during prewarming; arg is a Prewarm. */
@@ -514,7 +514,7 @@ end_prewarm(int code, Datum arg)
 {
 	Prewarm    *prewarm = (Prewarm *) DatumGetPointer(arg);
 
-	rbp_tier_set_prewarming(false);
+	rbp_tier_prewarming = false;
 	if (prewarm->progress != NULL)
 		pg_atomic_write_u32(&prewarm->progress->pid, 0);
 }

@@ -402,7 +402,7 @@ rbp_policy_worker_main(Datum arg)
 	before_shmem_exit(release_worker, (Datum) 0);
 
 	/* This process never connects to donors: it only stages pages. */
-	rbp_tier_set_unconnected();
+	rbp_tier_unconnected = true;
 	rbp_policy_set_options();
 
 	/*
