@@ -64,17 +64,23 @@ rbp_is_frame(const void *p, Size len)
 		(c - BufferBlocks) % BLCKSZ == 0;
 }
 
+/*
+ * Memory that is no frame, such as the copies of pages that the server writes, has a
+ * shadow of the process, lest each use asks what it is.
+ */
+extern RbpShadow rbp_no_frame;
+
 static inline RbpShadow *
 rbp_shadow_of(const char *frame)
 {
-	return &rbp_shadows[(frame - BufferBlocks) / BLCKSZ];
+	return rbp_is_frame(frame, BLCKSZ) ? &rbp_shadows[(frame - BufferBlocks) / BLCKSZ] :
+		&rbp_no_frame;
 }
 
 static inline void
 rbp_forget_frame(const char *frame)
 {
-	if (rbp_is_frame(frame, BLCKSZ))
-		rbp_shadow_of(frame)->flags = 0;
+	rbp_shadow_of(frame)->flags = 0;
 }
 
 /* Set the frame's claim; see above. */
@@ -82,11 +88,8 @@ static inline void
 rbp_remember_frame(const char *frame, const RbpPageId *page,
 				   const RbpVersion *version, uint32 flags)
 {
-	RbpShadow  *shadow;
+	RbpShadow  *shadow = rbp_shadow_of(frame);
 
-	if (!rbp_is_frame(frame, BLCKSZ))
-		return;
-	shadow = rbp_shadow_of(frame);
 	shadow->page = *page;
 	shadow->version = *version;
 	shadow->flags = RBP_SHADOW_VALID | flags;

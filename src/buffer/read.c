@@ -487,10 +487,7 @@ claim_from_file(const ReadRun *run, ReadPage *page)
 	rbp_skip_reason(&page->ref.id, run->fs, page->outcome == RBP_COUNT_PAGE_CACHE);
 
 	if (skip_reason != 0)
-	{
-		if (rbp_is_frame(page->buf, BLCKSZ))
-			rbp_shadow_of(page->buf)->flags = skip_reason;
-	}
+		rbp_shadow_of(page->buf)->flags = skip_reason;
 	else if (page->prefer_file)
 	{
 		page->version.hash = page->lookup.hash;
@@ -633,7 +630,7 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 static inline bool
 has_claim(const char *buf)
 {
-	return rbp_is_frame(buf, BLCKSZ) && (rbp_shadow_of(buf)->flags & RBP_SHADOW_VALID) != 0;
+	return (rbp_shadow_of(buf)->flags & RBP_SHADOW_VALID) != 0;
 }
 
 /*
@@ -667,7 +664,7 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 
 		if (victims[i] != NULL)
 			captured |= handle_victim(frame, victims[i], run);
-		else if (usable && rbp_is_frame(frame, BLCKSZ))
+		else if (usable)
 			rbp_count_skip(rbp_shadow_of(frame)->flags);
 		rbp_forget_frame(frame);
 	}
@@ -708,11 +705,10 @@ pass_victims(const struct iovec *iov, int iovcnt)
 				return false;
 	for (int k = 0; k < iovcnt; k++)
 		for (Size at = 0; at < iov[k].iov_len; at += BLCKSZ)
-			if (rbp_is_frame((char *) iov[k].iov_base + at, BLCKSZ))
-			{
-				rbp_count_skip(rbp_shadow_of((char *) iov[k].iov_base + at)->flags);
-				rbp_forget_frame((char *) iov[k].iov_base + at);
-			}
+		{
+			rbp_count_skip(rbp_shadow_of((char *) iov[k].iov_base + at)->flags);
+			rbp_forget_frame((char *) iov[k].iov_base + at);
+		}
 	return true;
 }
 
@@ -737,8 +733,7 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		return got;
 	for (int k = 0, i = 0; k < iovcnt; k++)
 		for (Size at = 0; at < iov[k].iov_len && i < n; at += BLCKSZ, i++)
-			if (rbp_is_frame((char *) iov[k].iov_base + at, BLCKSZ))
-				rbp_shadow_of((char *) iov[k].iov_base + at)->flags = skip_reason;
+			rbp_shadow_of((char *) iov[k].iov_base + at)->flags = skip_reason;
 	if (straight->left > 0)
 	{
 		BlockNumber block = rbp_block_of(file, offset);
@@ -845,8 +840,7 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	uint16		space;
 
 	/* what is known of the victim is seldom in the processor's caches */
-	if (rbp_is_frame(iov[0].iov_base, BLCKSZ))
-		__builtin_prefetch(rbp_shadow_of(iov[0].iov_base), 1);
+	__builtin_prefetch(rbp_shadow_of(iov[0].iov_base), 1);
 	space = rbp_space_get(file->spc, file->db);
 	run.fs = rbp_page_cache_file_system(fd, &cache->file_system);
 	for (;;)

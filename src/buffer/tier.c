@@ -54,6 +54,7 @@ typedef struct RbpTierShared
 RbpDirectory *rbp_dir = NULL;
 RbpStaging *rbp_staging = NULL;
 RbpShadow  *rbp_shadows = NULL;
+RbpShadow	rbp_no_frame;
 
 bool		rbp_tier_unconnected = false;
 bool		rbp_tier_prewarming = false;

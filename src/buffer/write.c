@@ -164,8 +164,7 @@ prepare_page(const RbpRelFile *file, int fs, WritePage *page, char *buf,
 	page->frame = frame_to_claim(file, fs, &page->ref.id, buf, scarce, &skip_reason);
 	if (page->frame == NULL)
 	{
-		if (rbp_is_frame(buf, BLCKSZ))
-			rbp_shadow_of(buf)->flags = skip_reason;
+		rbp_shadow_of(buf)->flags = skip_reason;
 		return buf;
 	}
 	page->flags = page->frame == buf ? 0 : RBP_SHADOW_CHECKSUM;
