@@ -552,15 +552,6 @@ fill_iov(const ReadRun *run, struct iovec *iov)
 	}
 }
 
-static ssize_t
-readv_run(const ReadRun *run)
-{
-	struct iovec iov[RBP_MAX_BATCH];
-
-	fill_iov(run, iov);
-	return rbp_libc_readv(run->fd, iov, run->n, run->offset);
-}
-
 /*
  * Read the run from the file; returns what preadv() returns.  claim: also set
  * the claims about the pages that were read completely.
@@ -568,9 +559,12 @@ readv_run(const ReadRun *run)
 static ssize_t
 read_from_file(ReadRun *run, bool claim)
 {
+	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
-	ssize_t		got = readv_run(run);
+	ssize_t		got;
 
+	fill_iov(run, iov);
+	got = rbp_libc_readv(run->fd, iov, run->n, run->offset);
 	if (got >= BLCKSZ)
 	{
 		int			save_errno = errno;
@@ -824,7 +818,10 @@ read_run(ReadRun *run, uint16 space)
 		i += misses.n;
 	}
 	if (run->window != NULL)
-		rbp_read_ahead_measured(run->window, run->n, run->read_at - start);
+	{
+		run->window->pages += run->n;
+		run->window->ns += run->read_at - start;
+	}
 	return total;
 }
 

@@ -502,10 +502,3 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 	}
 	return window;
 }
-
-void
-rbp_read_ahead_measured(RbpWindow *window, int n, int64 ns)
-{
-	window->pages += n;
-	window->ns += ns;
-}

@@ -48,7 +48,7 @@ typedef struct RbpWindow
 	/* It has most of the window, and not because the kernel has read ahead */
 	bool		mostly_cached;
 
-	/* measured so far */
+	/* measured so far, by reads that began in the window */
 	int			pages;			/* read of it */
 	int64		ns;				/* that these took */
 	uint32		connects;		/* rbp_remote_connects() at its begin */
@@ -79,8 +79,5 @@ extern bool rbp_read_ahead_wants(const RbpLookup *lookup);
  */
 extern RbpTaken rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup,
 									char *buf, int64 *deadline_ns);
-
-/* A read of n pages, which began in the window, took so many ns. */
-extern void rbp_read_ahead_measured(RbpWindow *window, int n, int64 ns);
 
 #endif							/* RBP_READ_AHEAD_H */
