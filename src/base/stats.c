@@ -57,7 +57,6 @@ typedef struct StatsStripe
 typedef struct StatsHeader
 {
 	LWLock		lock;			/* protects all of the header */
-	uint32		nstripes;
 	TimestampTz reset_time;
 	char		last_error[RBP_LAST_ERROR_LEN]; /* "": none */
 	TimestampTz last_error_at;
@@ -91,31 +90,19 @@ static char *stripes = NULL;
 
 static uint64 counted = 0;		/* see rbp_stats_counted() */
 
-static uint32
-stripe_count(void)
-{
-	return (uint32) rbp_compat_max_procs();
-}
-
 Size
 rbp_stats_shmem_size(void)
 {
-	Size		size = CACHELINEALIGN(sizeof(StatsHeader));
-
-	/* one line more, because mem need not begin at one */
-	size = add_size(size, PG_CACHE_LINE_SIZE);
-	return add_size(size, mul_size(stripe_count(), STRIPE_SIZE));
+	return add_size(CACHELINEALIGN(sizeof(StatsHeader)), mul_size(rbp_compat_max_procs(), STRIPE_SIZE));
 }
 
 void
 rbp_stats_shmem_init(void *mem)
 {
-	StatsHeader *h = (StatsHeader *) CACHELINEALIGN(mem);
+	StatsHeader *h = mem;
 
-	memset(h, 0, CACHELINEALIGN(sizeof(StatsHeader)) +
-		   stripe_count() * STRIPE_SIZE);
+	memset(h, 0, rbp_stats_shmem_size());
 	LWLockInitialize(&h->lock, rbp_lock_tranche("remote_bp_stats"));
-	h->nstripes = stripe_count();
 	h->reset_time = GetCurrentTimestamp();
 	stripes = (char *) h + CACHELINEALIGN(sizeof(StatsHeader));
 	header = h;
@@ -128,7 +115,7 @@ rbp_stats_attached(void)
 }
 
 static inline StatsStripe *
-stripe_at(uint32 i)
+stripe_at(int i)
 {
 	return (StatsStripe *) (stripes + i * STRIPE_SIZE);
 }
@@ -147,14 +134,10 @@ static StatsStripe *
 take_stripe(void)
 {
 	StatsStripe *stripe;
-	uint32		number;
 
 	if (MyProc == NULL || stripes == NULL)
 		return NULL;
-	number = (uint32) rbp_compat_procno();
-	if (number >= header->nstripes)
-		return NULL;
-	stripe = stripe_at(number);
+	stripe = stripe_at(rbp_compat_procno());
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 		pg_atomic_write_u64(&stripe->base[i], usage_item(stripe, i));
 	pg_write_barrier();
@@ -190,7 +173,7 @@ bump(StatsStripe *stripe, int counter, uint64 n)
 	counted++;
 	if (unlikely(MyProc->lockGroupLeader != NULL && MyProc->lockGroupLeader != MyProc) &&
 		counter < RBP_NUM_USAGE_ITEMS)
-		pg_atomic_fetch_add_u64(&stripe_at((uint32) rbp_compat_procno_of(MyProc->lockGroupLeader))->workers[counter],
+		pg_atomic_fetch_add_u64(&stripe_at(rbp_compat_procno_of(MyProc->lockGroupLeader))->workers[counter],
 								(int64) n);
 }
 
@@ -293,7 +276,7 @@ static void
 sum_counters(uint64 counters[RBP_NUM_COUNTERS])
 {
 	memset(counters, 0, sizeof(uint64) * RBP_NUM_COUNTERS);
-	for (uint32 s = 0; s < header->nstripes; s++)
+	for (int s = 0; s < rbp_compat_max_procs(); s++)
 	{
 		StatsStripe *stripe = stripe_at(s);
 
@@ -306,7 +289,7 @@ static void
 sum_latency(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS])
 {
 	memset(buckets, 0, sizeof(uint64) * RBP_LATENCY_BUCKETS);
-	for (uint32 s = 0; s < header->nstripes; s++)
+	for (int s = 0; s < rbp_compat_max_procs(); s++)
 		for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
 			buckets[i] += pg_atomic_read_u64(&stripe_at(s)->bucket[op][i]);
 }
@@ -370,7 +353,7 @@ rbp_stats_add_usage(RbpUsage *sum, const RbpUsage *to, const RbpUsage *from)
 void
 rbp_stats_process_usage(int procno, int pid, RbpUsage *usage)
 {
-	StatsStripe *stripe = stripe_at((uint32) procno);
+	StatsStripe *stripe = stripe_at(procno);
 
 	memset(usage, 0, sizeof(RbpUsage));
 	if (pg_atomic_read_u32(&stripe->pid) != (uint32) pid)

@@ -29,7 +29,8 @@
 /* A query that is measured; it lives as long as the executor's state. */
 typedef struct MeasuredQuery
 {
-	QueryDesc  *query;
+	const QueryDesc *query;
+	const PlannedStmt *plan;
 	const EState *state;
 	RbpUsage	usage;
 	RbpMeasuredNodes *nodes;	/* where EXPLAIN can show them */
@@ -72,12 +73,13 @@ plan_query(Query *query, const char *query_string, int options, ParamListInfo pa
 	return plan;
 }
 
+/* of: the query, its plan, or its state */
 static MeasuredQuery *
-find_measured(const QueryDesc *query)
+find_measured(const void *of)
 {
 	MeasuredQuery *m = measured;
 
-	while (m != NULL && m->query != query)
+	while (m != NULL && m->query != of && m->plan != of && m->state != of)
 		m = m->next;
 	return m;
 }
@@ -106,6 +108,7 @@ measure(QueryDesc *query, bool statement)
 	MeasuredQuery *m = palloc0(sizeof(MeasuredQuery));
 
 	m->query = query;
+	m->plan = query->plannedstmt;
 	m->state = query->estate;
 	m->statement = statement;
 	m->next = measured;
@@ -268,19 +271,17 @@ utility(PlannedStmt *plan, const char *query_string, bool read_only, ProcessUtil
 const RbpUsage *
 rbp_usage_of_plan(const PlannedStmt *plan)
 {
-	for (MeasuredQuery *m = measured; m != NULL; m = m->next)
-		if (m->query->plannedstmt == plan)
-			return &m->usage;
-	return NULL;
+	const MeasuredQuery *m = find_measured(plan);
+
+	return m == NULL ? NULL : &m->usage;
 }
 
 RbpMeasuredNodes *
 rbp_usage_nodes(const EState *state)
 {
-	for (MeasuredQuery *m = measured; m != NULL; m = m->next)
-		if (m->state == state)
-			return m->nodes;
-	return NULL;
+	const MeasuredQuery *m = find_measured(state);
+
+	return m == NULL ? NULL : m->nodes;
 }
 
 void
