@@ -15,6 +15,7 @@
 #include "storage/block.h"
 
 #include "base/relfile.h"
+#include "buffer/buffer.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
 #include "buffer/staging.h"
@@ -64,5 +65,84 @@ extern bool rbp_tier_name_page(const RbpRelFile *file, BlockNumber block,
 
 /* Policy of the page's relation or, failing that, of its tablespace */
 extern RbpPolicy rbp_page_policy(const RbpPageId *page);
+
+/*
+ * ---- spaces -----------------------------------------------------------------
+ *
+ * The dictionary of (tablespace, database) pairs: a 16-bit number for each, so that
+ * directory entries stay small.  A pair keeps its number until the server restarts.
+ * There is room for RBP_MAX_SPACES pairs; one more is not served by the tier.
+ * Lock-free; these may be called anywhere where shared memory is attached.
+ */
+
+/*
+ * Number of a pair, assigned if it has none; RBP_INVALID_SPACE if all are
+ * taken
+ */
+extern uint16 rbp_space_get(Oid spc, Oid db);
+
+/* Number of a pair; RBP_INVALID_SPACE if it has none */
+extern uint16 rbp_space_find(Oid spc, Oid db);
+
+/*
+ * A database as a whole is the pair of this and its OID.  It gets a number with the
+ * first pair of a tablespace and the database.
+ */
+#define RBP_ALL_TABLESPACES		PG_UINT32_MAX
+
+/* Pair of a number.  Returns false if the number is not assigned. */
+extern bool rbp_space_resolve(uint16 space, Oid *spc, Oid *db);
+
+/*
+ * ---- capture: copying pages from frames to staging ---------------------------
+ */
+
+/*
+ * Is the page not to be captured, by a policy that may be newer than the claim
+ * about it?  If so, it is counted.
+ */
+extern bool rbp_policy_refuses(const RbpPageId *page);
+
+/*
+ * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
+ * captured.  cached: the page cache has the page, or had it when it was
+ * written; otherwise the page came from the disk.  fs: of its file.
+ */
+extern uint32 rbp_skip_reason(const RbpPageId *page, int fs, bool cached);
+
+/*
+ * Count a page that is not captured because its frame has no claim.  flags
+ * are those of the shadow, and tell the reason.
+ */
+extern void rbp_count_skip(uint32 flags);
+
+/*
+ * Capture the page of a frame that is about to be overwritten, which its claim is
+ * about.  Returns whether this counts as a capture: see RbpStageResult.
+ */
+extern bool rbp_capture_victim(const char *frame, const RbpPageRef *page);
+
+/*
+ * Capture the page whose bytes the staging slot has, which is the caller's;
+ * the version's claim is about these bytes.  The slot is used, or freed.
+ */
+extern RbpStageResult rbp_stage_publish(uint32 slot, const RbpPageRef *page,
+										const RbpVersion *version);
+
+/*
+ * ---- the pusher ----------------------------------------------------------------
+ */
+
+/*
+ * Tell the pusher that depth pages are ready.  This makes a system call only
+ * if the pusher sleeps and the depth is worth waking it.  May be called
+ * anywhere.
+ */
+extern void rbp_pusher_notify(uint32 depth);
+
+/* Count pages that were evicted for others. */
+extern void rbp_pusher_count_evicted(const RbpEvicted *evicted);
+
+extern PGDLLEXPORT void rbp_pusher_main(Datum arg);
 
 #endif							/* RBP_BUFFER_INTERNAL_H */

@@ -18,11 +18,9 @@
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/capture.h"
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
-#include "buffer/pusher.h"
 #include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 

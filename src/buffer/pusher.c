@@ -49,7 +49,6 @@
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/pusher.h"
 #include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 #include "common/clock.h"

@@ -50,7 +50,6 @@
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/capture.h"
 #include "buffer/frame.h"
 #include "buffer/read_ahead.h"
 #include "buffer/stream.h"

@@ -33,9 +33,9 @@
 #include "base/process.h"
 #include "base/sql.h"
 #include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
 #include "buffer/page.h"
 #include "buffer/relation_stats.h"
-#include "buffer/space.h"
 #include "common/clock.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_relations);

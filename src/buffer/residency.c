@@ -18,7 +18,6 @@
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/space.h"
 
 typedef struct RbpResidencyShared
 {

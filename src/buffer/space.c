@@ -16,8 +16,8 @@
 #include "port/atomics.h"
 
 #include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
 #include "buffer/page.h"
-#include "buffer/space.h"
 
 #define MAX_PROBES		64
 

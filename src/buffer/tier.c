@@ -37,8 +37,6 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
-#include "buffer/pusher.h"
-#include "buffer/space.h"
 #include "buffer/staging.h"
 #include "remote/remote.h"
 

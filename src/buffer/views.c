@@ -19,7 +19,6 @@
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/space.h"
 #include "buffer/staging.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_relations);

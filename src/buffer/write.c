@@ -41,12 +41,10 @@
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/capture.h"
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/relation_stats.h"
-#include "buffer/space.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
 
