@@ -11,7 +11,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/geometry.h"
 #include "base/lock.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"

@@ -50,11 +50,9 @@
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/frame.h"
 #include "buffer/read_ahead.h"
 #include "buffer/stream.h"
 #include "common/clock.h"
-#include "common/status.h"
 #include "remote/remote.h"
 
 /*

@@ -16,9 +16,7 @@
 
 #include "postgres.h"
 
-#include "base/choice.h"
 #include "base/geometry.h"
-#include "base/guc.h"
 #include "base/page_cache.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"

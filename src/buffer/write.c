@@ -32,7 +32,6 @@
 #include "base/choice.h"
 #include "base/compat.h"
 #include "base/geometry.h"
-#include "base/guc.h"
 #include "base/hash.h"
 #include "base/injection_point.h"
 #include "base/libc.h"

@@ -153,7 +153,7 @@ put_pages(uint32 n)
 			exit(1);
 		slot = rbp_directory_reserve(dir, &page, &evicted);
 		if (slot == RBP_INVALID_SLOT ||
-			rbp_directory_publish(dir, &page, 0, slot) != RBP_INSERTED)
+			rbp_directory_publish(dir, &page, 0, slot, true) != RBP_INSERTED)
 			exit(1);
 	}
 }
