@@ -58,24 +58,20 @@ rbp_residency_changed(Oid database)
 
 /*
  * ---- policies of files --------------------------------------------------------------
+ *
+ * A file that has no space has no policy: the directory finds none.
  */
 
 RbpFilePolicy
 rbp_residency_policy(const RbpRelFile *file)
 {
-	uint16		space = rbp_space_find(file->spc, file->db);
-
-	return space == RBP_INVALID_SPACE ? (RbpFilePolicy) {RBP_POLICY_DEFAULT} :
-		rbp_directory_file_policy(rbp_dir, file->rel, space);
+	return rbp_directory_file_policy(rbp_dir, file->rel, rbp_space_find(file->spc, file->db));
 }
 
 bool
 rbp_residency_policy_fits(const RbpRelFile *file)
 {
-	uint16		space = rbp_space_find(file->spc, file->db);
-
-	return space == RBP_INVALID_SPACE ||
-		rbp_directory_policy_fits(rbp_dir, file->rel, space);
+	return rbp_directory_policy_fits(rbp_dir, file->rel, rbp_space_find(file->spc, file->db));
 }
 
 bool
@@ -114,10 +110,7 @@ rbp_residency_apply_policies(void)
 void
 rbp_residency_set_new(const RbpRelFile *file, uint32 pages)
 {
-	uint16		space = rbp_space_find(file->spc, file->db);
-
-	if (space != RBP_INVALID_SPACE)
-		rbp_directory_set_new_of(rbp_dir, file->rel, space, pages);
+	rbp_directory_set_new_of(rbp_dir, file->rel, rbp_space_find(file->spc, file->db), pages);
 }
 
 int64
@@ -146,25 +139,19 @@ rbp_residency_sweep(void)
  * ---- tablespaces ---------------------------------------------------------------------
  */
 
-static bool
-is_excluded(Oid tablespace)
-{
-	uint32		n = pg_atomic_read_u32(&shared->nexcluded);
-
-	for (uint32 i = 0; i < n; i++)
-		if (pg_atomic_read_u32(&shared->excluded[i]) == tablespace)
-			return true;
-	return false;
-}
-
 bool
 rbp_residency_excludes(uint16 space)
 {
+	uint32		n = pg_atomic_read_u32(&shared->nexcluded);
 	Oid			spc;
 	Oid			db;
 
-	return pg_atomic_read_u32(&shared->nexcluded) > 0 &&
-		rbp_space_resolve(space, &spc, &db) && is_excluded(spc);
+	if (n == 0 || !rbp_space_resolve(space, &spc, &db))
+		return false;
+	for (uint32 i = 0; i < n; i++)
+		if (pg_atomic_read_u32(&shared->excluded[i]) == spc)
+			return true;
+	return false;
 }
 
 bool
