@@ -382,8 +382,7 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 {
 	uint32_t	index = dir->max_slots + staging_slot;
 	RbpEntry   *e = rbp_entry(dir, index);
-	uint64_t	page_hash = rbp_entry_page_hash(e);
-	uint32_t	part = rbp_hash_partition(page_hash);
+	uint32_t	part = rbp_hash_partition(rbp_entry_page_hash(e));
 	RbpPartition *p = &dir->partitions[part];
 	bool		staged;
 	bool		live;
@@ -395,19 +394,11 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 	live = staged && rbp_entry_live(dir, part, index);
 	rbp_lock_release(&p->lock);
 
+	*page = rbp_entry_page(e);
+	*hash = e->hash;
+	/* the caller will reuse the slot, so nothing may refer to it */
 	if (staged && !live)
-	{
-		/* the caller will reuse the slot, so nothing may refer to it */
-		rbp_lock_exclusive(&p->lock);
-		if (rbp_entry_state(e) == RBP_SLOT_STAGED)
-			rbp_entry_drop(dir, part, index, page_hash);
-		rbp_lock_release(&p->lock);
-	}
-	if (live)
-	{
-		*page = rbp_entry_page(e);
-		*hash = e->hash;
-	}
+		(void) rbp_directory_publish(dir, page, staging_slot, RBP_INVALID_SLOT, false);
 	return live;
 }
 

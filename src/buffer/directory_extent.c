@@ -34,32 +34,23 @@ rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t 
 			uint32_t	index = part * dir->nlocal + extents[i];
 			RbpEntry   *e = rbp_entry(dir, index);
 
-			switch (rbp_entry_state(e))
+			if (rbp_entry_queued(e))
 			{
-				case RBP_SLOT_SMALL:
-				case RBP_SLOT_MAIN:
-				case RBP_SLOT_KEPT:
-					{
-						uint64_t	hash = rbp_entry_page_hash(e);
+				uint64_t	hash = rbp_entry_page_hash(e);
 
-						if (e->generation ==
-							rbp_generation_now(dir, e->rel, e->space, e->fork))
-							rbp_s3fifo_remember(dir, part, index, hash);
-						rbp_entry_drop(dir, part, index, hash);
-						break;
-					}
-				case RBP_SLOT_FREE:
-					rbp_list_remove(dir, p, index);
-					rbp_slot_release(dir, p, part, index);
-					break;
-				case RBP_SLOT_RESERVED:
-					rbp_entry_set(e, RBP_SLOT_LOST, 0);
-					p->taken--;
-					break;
-				case RBP_SLOT_LOST:
-				case RBP_SLOT_UNUSED:
-				case RBP_SLOT_STAGED:
-					break;
+				if (e->generation == rbp_generation_now(dir, e->rel, e->space, e->fork))
+					rbp_s3fifo_remember(dir, part, index, hash);
+				rbp_entry_drop(dir, part, index, hash);
+			}
+			else if (rbp_entry_state(e) == RBP_SLOT_FREE)
+			{
+				rbp_list_remove(dir, p, index);
+				rbp_slot_release(dir, p, part, index);
+			}
+			else if (rbp_entry_state(e) == RBP_SLOT_RESERVED)
+			{
+				rbp_entry_set(e, RBP_SLOT_LOST, 0);
+				p->taken--;
 			}
 		}
 		rbp_lock_release(&p->lock);

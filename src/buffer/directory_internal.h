@@ -113,8 +113,15 @@ typedef struct RbpAccount
  * Policies of files: one word for each, (rel << 32 | space << 16 | policy), 0
  * when empty, in one of the two buckets, of one cache line each, that the
  * name hashes to.  The policy is an RbpPolicy or POLICY_RESET.  Only one
- * process at a time writes them; they are read without a lock.
+ * process at a time writes them; they are read without a lock.  The counts of the
+ * files are in an array of their own.
  */
+typedef struct RbpFileCounts
+{
+	uint32_t	kept;			/* see RbpFilePolicy */
+	uint32_t	new_pages;
+} RbpFileCounts;
+
 #define RBP_POLICY_BUCKETS	4096
 #define RBP_POLICY_WAYS		8
 #define RBP_NO_PLACE		UINT32_MAX
@@ -192,8 +199,7 @@ struct RbpDirectory
 	size_t		generations;
 	size_t		accounts;
 	size_t		policies;
-	size_t		kept_counts;
-	size_t		new_counts;
+	size_t		file_counts;
 	size_t		databases;		/* by space: its database's number + 1, or 0 */
 	size_t		database_pages;
 	size_t		limits;			/* by database: its limit + 1, or 0 */
@@ -559,10 +565,11 @@ typedef bool (*RbpEntryVisit) (RbpDirectory *dir, uint32_t part, uint32_t index,
 /*
  * Call fn for each entry of the partition that has a page, under the
  * partition's lock, which is released between chunks of remote slots.  fn
- * returns whether to drop the entry; that requires an exclusive lock.
+ * returns whether to drop the entry; that requires an exclusive lock.  Returns how
+ * many were dropped.
  */
-extern void rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
-							   RbpEntryVisit fn, void *arg);
+extern uint64_t rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
+								   RbpEntryVisit fn, void *arg);
 
 /* Link the entry into its page's chain; exclusive lock. */
 extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);

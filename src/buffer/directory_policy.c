@@ -38,16 +38,10 @@ policy_word(const RbpDirectory *dir, uint32_t place)
 	return (uint64_t *) ((char *) (uintptr_t) dir + dir->policies) + place;
 }
 
-static inline uint32_t *
-kept_count(const RbpDirectory *dir, uint32_t place)
+static inline RbpFileCounts *
+file_counts(const RbpDirectory *dir, uint32_t place)
 {
-	return rbp_array(dir, dir->kept_counts) + place;
-}
-
-static inline uint32_t *
-new_count(const RbpDirectory *dir, uint32_t place)
-{
-	return rbp_array(dir, dir->new_counts) + place;
+	return (RbpFileCounts *) ((char *) (uintptr_t) dir + dir->file_counts) + place;
 }
 
 /* First place of the name's first (which: 0) or second bucket (1). */
@@ -143,8 +137,8 @@ rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
 		place = empty_place(dir, rel, space);
 		if (place == RBP_NO_PLACE)
 			return false;
-		__atomic_store_n(kept_count(dir, place), 0, __ATOMIC_RELAXED);
-		__atomic_store_n(new_count(dir, place), 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&file_counts(dir, place)->kept, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&file_counts(dir, place)->new_pages, 0, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&dir->npolicies, 1, __ATOMIC_RELAXED);
 	}
 	word = ((uint64_t) rel << 32) | ((uint64_t) space << 16) |
@@ -199,7 +193,7 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
 	/* if it happens nevertheless, a wrong count is better than a wild write */
 	if (place != RBP_NO_PLACE)
-		__atomic_fetch_add(kept_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&file_counts(dir, place)->kept, (uint32_t) pages, __ATOMIC_RELAXED);
 }
 
 int64_t
@@ -222,7 +216,7 @@ rbp_directory_keep_room(const RbpDirectory *dir)
 static uint32_t
 max_kept_in_partition(const RbpDirectory *dir)
 {
-	return rbp_partition_slots(dir) - rbp_s3fifo_small_target(dir);
+	return rbp_s3fifo_main_room(rbp_partition_slots(dir));
 }
 
 bool
@@ -251,8 +245,8 @@ rbp_directory_file_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 	if (place != RBP_NO_PLACE)
 	{
 		result.policy = word_policy(word);
-		result.kept = __atomic_load_n(kept_count(dir, place), __ATOMIC_RELAXED);
-		result.new_pages = __atomic_load_n(new_count(dir, place), __ATOMIC_RELAXED);
+		result.kept = __atomic_load_n(&file_counts(dir, place)->kept, __ATOMIC_RELAXED);
+		result.new_pages = __atomic_load_n(&file_counts(dir, place)->new_pages, __ATOMIC_RELAXED);
 	}
 	return result;
 }
@@ -265,7 +259,7 @@ rbp_directory_set_new_of(RbpDirectory *dir, uint32_t rel, uint16_t space,
 	uint32_t	place = find_policy(dir, rel, space, &word);
 
 	if (place != RBP_NO_PLACE)
-		__atomic_store_n(new_count(dir, place), pages, __ATOMIC_RELAXED);
+		__atomic_store_n(&file_counts(dir, place)->new_pages, pages, __ATOMIC_RELAXED);
 }
 
 void
@@ -316,11 +310,9 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	RbpPolicy	policy = rbp_directory_policy(dir, e->rel, e->space);
 	uint8_t		freq = rbp_entry_freq(e);
 
+	(void) arg;
 	if (policy == RBP_POLICY_NONE)
-	{
-		++*(uint64_t *) arg;
 		return true;
-	}
 	if (rbp_entry_state(e) != RBP_SLOT_KEPT)
 		keep_page(dir, p, index);
 	else if (policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p))
@@ -334,10 +326,7 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 uint64_t
 rbp_directory_apply_policies(RbpDirectory *dir, int partition)
 {
-	uint64_t	dropped = 0;
-
-	rbp_for_each_entry(dir, (uint32_t) partition, true, apply_fn, &dropped);
-	return dropped;
+	return rbp_for_each_entry(dir, (uint32_t) partition, true, apply_fn, NULL);
 }
 
 void

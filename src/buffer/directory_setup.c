@@ -61,8 +61,7 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
 	dir->generations = rbp_layout_place(&at, (size_t) dir->ngenerations * sizeof(uint32_t));
 	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
 	dir->policies = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
-	dir->kept_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
-	dir->new_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
+	dir->file_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(RbpFileCounts));
 	dir->databases = rbp_layout_place(&at, RBP_MAX_SPACES * sizeof(uint16_t));
 	dir->database_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
 	dir->limits = rbp_layout_place(&at, RBP_MAX_SPACES * sizeof(uint32_t));

@@ -18,11 +18,13 @@
 
 #include <string.h>
 
-/* Visit the pages in the partition's slots of these extents.  Locked. */
-static void
+/* Visit the pages in the partition's slots of these extents; returns how many were dropped.  Locked. */
+static uint32_t
 visit_slots(RbpDirectory *dir, uint32_t part, uint32_t extent, uint32_t end,
 			RbpEntryVisit fn, void *arg)
 {
+	uint32_t	dropped = 0;
+
 	for (; extent < end; extent++)
 	{
 		uint32_t	index = part * dir->nlocal + extent;
@@ -30,14 +32,19 @@ visit_slots(RbpDirectory *dir, uint32_t part, uint32_t extent, uint32_t end,
 
 		if (rbp_extent_touched(dir, extent) && rbp_entry_queued(e) &&
 			fn(dir, part, index, arg))
+		{
 			rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+			dropped++;
+		}
 	}
+	return dropped;
 }
 
-/* Visit the partition's staged pages, which are few.  Locked. */
-static void
+/* Likewise the partition's staged pages, which are few. */
+static uint32_t
 visit_staged(RbpDirectory *dir, uint32_t part, RbpEntryVisit fn, void *arg)
 {
+	uint32_t	dropped = 0;
 	uint32_t	next;
 
 	for (uint32_t index = dir->partitions[part].lists[RBP_SLOT_STAGED].head;
@@ -47,19 +54,19 @@ visit_staged(RbpDirectory *dir, uint32_t part, RbpEntryVisit fn, void *arg)
 
 		next = e->next;
 		if (fn(dir, part, index, arg))
+		{
 			rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+			dropped++;
+		}
 	}
+	return dropped;
 }
 
 static bool
 is_dead(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
-	uint32_t   *freed = arg;
-
-	if (rbp_entry_live(dir, part, index))
-		return false;
-	(*freed)++;
-	return true;
+	(void) arg;
+	return !rbp_entry_live(dir, part, index);
 }
 
 /*
@@ -85,13 +92,13 @@ rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
 		p->sweep_bumps = bumps;
 	end = dir->nlocal - p->sweep_at > RBP_SWEEP_STEP ?
 		p->sweep_at + RBP_SWEEP_STEP : dir->nlocal;
-	visit_slots(dir, part, p->sweep_at, end, is_dead, freed);
+	*freed += visit_slots(dir, part, p->sweep_at, end, is_dead, NULL);
 	p->sweep_at = end;
 
 	done = end == dir->nlocal;
 	if (done)
 	{
-		visit_staged(dir, part, is_dead, freed);
+		*freed += visit_staged(dir, part, is_dead, NULL);
 		p->swept = p->sweep_bumps;
 		p->sweep_at = 0;
 	}
@@ -109,12 +116,13 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 	return freed;
 }
 
-void
+uint64_t
 rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 				   RbpEntryVisit fn, void *arg)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	start = 0;
+	uint64_t	dropped = 0;
 
 	do
 	{
@@ -125,19 +133,19 @@ rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 			rbp_lock_exclusive(&p->lock);
 		else
 			rbp_lock_shared(&p->lock);
-		visit_slots(dir, part, start, end, fn, arg);
+		dropped += visit_slots(dir, part, start, end, fn, arg);
 		if (end == dir->nlocal)
-			visit_staged(dir, part, fn, arg);
+			dropped += visit_staged(dir, part, fn, arg);
 		rbp_lock_release(&p->lock);
 		start = end;
 	} while (start < dir->nlocal);
+	return dropped;
 }
 
 typedef struct Visit
 {
 	RbpPageVisit fn;
 	void	   *arg;
-	uint64_t	dropped;
 } Visit;
 
 static bool
@@ -146,23 +154,17 @@ visit_page(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	Visit	   *visit = arg;
 	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
 	RbpLookup	at;
-	bool		drop;
 
-	if (!rbp_entry_live(dir, part, index))
-		return false;
 	rbp_fill_lookup(dir, part, index, &at);
-	drop = visit->fn(&page, &at, visit->arg);
-	visit->dropped += drop;
-	return drop;
+	return rbp_entry_live(dir, part, index) && visit->fn(&page, &at, visit->arg);
 }
 
 uint64_t
 rbp_directory_visit(RbpDirectory *dir, int partition, bool drops, RbpPageVisit fn, void *arg)
 {
-	Visit		visit = {fn, arg, 0};
+	Visit		visit = {fn, arg};
 
-	rbp_for_each_entry(dir, (uint32_t) partition, drops, visit_page, &visit);
-	return visit.dropped;
+	return rbp_for_each_entry(dir, (uint32_t) partition, drops, visit_page, &visit);
 }
 
 static bool

@@ -163,7 +163,7 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 	const RbpList *small = &p->lists[RBP_SLOT_SMALL];
 	const RbpList *main = &p->lists[RBP_SLOT_MAIN];
 	uint32_t	oldest_kept = p->lists[RBP_SLOT_KEPT].tail;
-	uint32_t	target = rbp_s3fifo_small_target(dir);
+	uint32_t	target = rbp_s3fifo_small_room(rbp_partition_slots(dir));
 
 	if (oldest_kept != RBP_NIL && rbp_kept_too_many(dir, p))
 	{
@@ -196,13 +196,11 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 		freq = rbp_entry_freq(rbp_entry(dir, index));
 		if (freq > 0)
 		{
-			RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
-
 			/*
 			 * a page from small starts at 0: it must be read again while in
 			 * main
 			 */
-			rbp_account_add(dir, part, index, rbp_page_hash(&page), 0,
+			rbp_account_add(dir, part, index, rbp_entry_page_hash(rbp_entry(dir, index)), 0,
 							from_small ? -freq : -1);
 			rbp_list_push(dir, p, RBP_SLOT_MAIN, from_small ? 0 : freq - 1,
 						  index);
@@ -214,11 +212,7 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 			continue;
 		}
 		if (from_small)
-		{
-			RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
-
-			rbp_ghost_add(dir, part, rbp_page_hash(&page));
-		}
+			rbp_ghost_add(dir, part, rbp_entry_page_hash(rbp_entry(dir, index)));
 		return index;
 	}
 }

@@ -48,11 +48,4 @@ extern void rbp_s3fifo_remember(RbpDirectory *dir, uint32_t part,
 extern void rbp_ghost_add(RbpDirectory *dir, uint32_t part, uint64_t hash);
 extern bool rbp_ghost_take(RbpDirectory *dir, uint32_t part, uint64_t hash);
 
-/* Length of the small queue above which it is evicted from first */
-static inline uint32_t
-rbp_s3fifo_small_target(const RbpDirectory *dir)
-{
-	return rbp_s3fifo_small_room(rbp_partition_slots(dir));
-}
-
 #endif							/* RBP_S3FIFO_H */

@@ -310,7 +310,7 @@ test_queues(void)
 
 	for (uint32_t i = 0; i < 64; i++)
 		b[i] = of_partition_0(i);
-	is_u64(rbp_s3fifo_small_target(dir), 2, "of 20 slots the small queue is to have 2");
+	is_u64(rbp_s3fifo_small_room(rbp_partition_slots(dir)), 2, "of 20 slots the small queue is to have 2");
 
 	for (uint32_t i = 0; i < 20; i++)
 		tier_access(dir, b[i]);
