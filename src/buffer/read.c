@@ -300,12 +300,6 @@ follow_window(ReadRun *run)
 	}
 }
 
-static inline RbpWork
-work_of(const ReadRun *run)
-{
-	return run->window != NULL ? RBP_WORK_RUN : RBP_WORK_PAGE;
-}
-
 /*
  * Count reads of pages from donors, of which that slot's is one, and what they have
  * saved, compared with the file.  known: of the pages that came, what was known
@@ -315,8 +309,8 @@ static void
 count_from_donors(const ReadRun *run, uint32 slot, const Outcomes known, int64 took, bool ahead)
 {
 	int			n = known[RBP_COUNT_DISK] + known[RBP_COUNT_PAGE_CACHE] + known[RBP_COUNT_FILE];
-	int64		saved = rbp_choice_saved(run->fs, work_of(run), known[RBP_COUNT_DISK],
-										 known[RBP_COUNT_FILE], took);
+	int64		saved = rbp_choice_saved(run->fs, run->window != NULL ? RBP_WORK_RUN : RBP_WORK_PAGE,
+										 known[RBP_COUNT_DISK], known[RBP_COUNT_FILE], took);
 
 	if (n > 0)
 		rbp_count_read(run->file, RBP_COUNT_DONOR, n, took);

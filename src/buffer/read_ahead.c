@@ -414,21 +414,6 @@ max_window(const RbpWindow *last)
 	return (uint32) Min(rbp_guc_read_ahead, Max(max, WINDOW_MIN));
 }
 
-/* Does the process recognize runs? */
-static inline bool
-notes_streams(void)
-{
-	return rbp_guc_read_ahead > 0 && !rbp_compat_is_io_worker();
-}
-
-static RbpWindow *
-find_window(const RbpPageId *page)
-{
-	RbpWindow  *pair = windows[noted - streams.streams];
-
-	return in_window(&pair[0], page) ? &pair[0] : in_window(&pair[1], page) ? &pair[1] : NULL;
-}
-
 /*
  * Note a read.  If straight ones of the file have come to their end before it, it
  * may go on with their run.
@@ -453,16 +438,6 @@ note_read(const RbpReadFile *file, const RbpPageId *first, int n)
 	noted = rbp_stream_note(&streams, first, (uint32) n);
 }
 
-/* The read is a window of its own, unless it is short. */
-static RbpWindow *
-plan_read(const RbpReadFile *file, const RbpPageId *first, int n)
-{
-	if (n < READ_MIN)
-		return NULL;
-	begin_window(file, &read_window, NULL, first, n);
-	return &read_window;
-}
-
 RbpWindow *
 rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 {
@@ -473,8 +448,14 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 
 	if (rbp_tier_prewarming)
 		return NULL;
-	if (!notes_streams())
-		return plan_read(file, first, n);
+	if (rbp_guc_read_ahead == 0 || rbp_compat_is_io_worker())
+	{
+		/* the read is a window of its own, unless it is short */
+		if (n < READ_MIN)
+			return NULL;
+		begin_window(file, &read_window, NULL, first, n);
+		return &read_window;
+	}
 	note_read(file, first, n);
 	pair = windows[noted - streams.streams];
 	/* forget those of the run before */
@@ -484,7 +465,7 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 			rbp_ahead_drop(noted, UINT32_MAX);
 		report_window(&pair[i]);
 	}
-	window = find_window(first);
+	window = in_window(&pair[0], first) ? &pair[0] : in_window(&pair[1], first) ? &pair[1] : NULL;
 	planned = rbp_stream_plan(noted, first->block, max_window(window), RELSEG_SIZE, &from);
 	if (planned > 0)
 	{
