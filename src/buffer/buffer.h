@@ -129,19 +129,13 @@ typedef enum RbpStageResult
 } RbpStageResult;
 
 /*
- * Stage the block that a frame holds, if it equals the block on disk.  The
- * caller holds a pin and an exclusive content lock on the buffer, so that
- * nobody reads or writes it meanwhile.
- */
-extern RbpStageResult rbp_tier_prewarm_frame(const RbpRelFile *file,
-											 BlockNumber block, const char *frame);
-
-/*
- * Stage a block that rbp_tier_prewarm_frame() refused.  While holding the
- * same lock throughout, the caller calls rbp_tier_prewarm_begin(), reads the
- * page from the file into private memory, and passes that to
- * rbp_tier_prewarm_page().  rbp_tier_prewarm_begin() returns false if the
- * block cannot be in the tier.
+ * Stage a block, if the page equals the block on disk.  The caller holds a pin and an
+ * exclusive content lock on the buffer, so that nobody reads or writes it meanwhile.
+ *
+ * Without a version, the page is that frame, whose claim counts.  If that is refused,
+ * the caller, while holding the same lock throughout, calls
+ * rbp_tier_prewarm_begin(), which returns false if the block cannot be in the tier,
+ * and then reads the page from the file into private memory.
  */
 extern bool rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 								   RbpVersion *version);

@@ -175,19 +175,6 @@ rbp_capture_victim(const char *frame, const RbpPageRef *page)
  * ---- prewarm ----------------------------------------------------------------
  */
 
-RbpStageResult
-rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
-					   const char *frame)
-{
-	const RbpShadow *shadow = rbp_shadow_of(frame);
-	RbpPageRef	page;
-
-	if (!rbp_tier_name_page(file, block, &page) || !(shadow->flags & RBP_SHADOW_VALID) ||
-		!rbp_page_equal(&shadow->page, &page.id))
-		return RBP_STAGE_REFUSED;
-	return stage(frame, &page, &shadow->version, shadow->flags);
-}
-
 bool
 rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 					   RbpVersion *version)
@@ -204,10 +191,14 @@ RbpStageResult
 rbp_tier_prewarm_page(const RbpRelFile *file, BlockNumber block,
 					  const char *page, RbpVersion *version)
 {
+	const RbpShadow *shadow = rbp_shadow_of(page);
 	RbpPageRef	ref;
 
-	if (!rbp_tier_name_page(file, block, &ref))
+	if (!rbp_tier_name_page(file, block, &ref) ||
+		(version == NULL && (!(shadow->flags & RBP_SHADOW_VALID) || !rbp_page_equal(&shadow->page, &ref.id))))
 		return RBP_STAGE_REFUSED;
+	if (version == NULL)
+		return stage(page, &ref, &shadow->version, shadow->flags);
 	version->hash = rbp_hash_page(page);
 	return stage(page, &ref, version, RBP_SHADOW_READ);
 }

@@ -107,16 +107,12 @@ rbp_tier_allocate(const RbpRelFile *file, off_t offset, off_t len)
 {
 	BlockNumber first = rbp_block_of(file, offset);
 	int			n = (int) (rbp_block_of(file, offset + len - 1) - first) + 1;
-	uint16		space;
+	uint16		space = rbp_tier_attached() ? rbp_space_find(file->spc, file->db) : RBP_INVALID_SPACE;
 
-	if (!rbp_tier_attached())
-	{
-		rbp_tier_invalidate(file, first, (BlockNumber) n);
-		return;
-	}
-	space = rbp_space_find(file->spc, file->db);
 	if (space != RBP_INVALID_SPACE)
 		invalidate_blocks(file, space, first, n);
+	else
+		rbp_tier_invalidate(file, first, (BlockNumber) n);
 }
 
 /*

@@ -273,7 +273,7 @@ stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
 	PGIOAlignedBlock unused;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	result = rbp_tier_prewarm_frame(&fork->file, block, BufferGetBlock(buffer));
+	result = rbp_tier_prewarm_page(&fork->file, block, BufferGetBlock(buffer), NULL);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 	/* without a usable claim, read the file */
 	if (result >= RBP_STAGE_PRESENT || result == RBP_STAGE_FULL)

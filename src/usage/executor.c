@@ -48,11 +48,26 @@ static RbpUsage last;			/* see rbp_usage_of_last() */
 static int	last_nesting = -1;	/* -1: there is none */
 
 static planner_hook_type next_planner = NULL;
-static ExecutorStart_hook_type prev_start = NULL;
-static ExecutorRun_hook_type prev_run = NULL;
-static ExecutorFinish_hook_type prev_finish = NULL;
-static ExecutorEnd_hook_type prev_end = NULL;
+static ExecutorStart_hook_type next_start = NULL;
+static ExecutorRun_hook_type next_run = NULL;
+static ExecutorFinish_hook_type next_finish = NULL;
+static ExecutorEnd_hook_type next_end = NULL;
 static ProcessUtility_hook_type next_utility = NULL;
+
+/* Make a call, within which others are nested. */
+#define CALL_NESTED(call) \
+do { \
+	nesting++; \
+	PG_TRY(); \
+	{ \
+		call; \
+	} \
+	PG_FINALLY(); \
+	{ \
+		nesting--; \
+	} \
+	PG_END_TRY(); \
+} while (0)
 
 /* What functions run while a query is planned was not sent by the client. */
 static pg_attribute_hot PlannedStmt *
@@ -60,16 +75,7 @@ plan_query(Query *query, const char *query_string, int options, ParamListInfo pa
 {
 	PlannedStmt *plan;
 
-	nesting++;
-	PG_TRY();
-	{
-		plan = next_planner(query, query_string, options, params);
-	}
-	PG_FINALLY();
-	{
-		nesting--;
-	}
-	PG_END_TRY();
+	CALL_NESTED(plan = next_planner(query, query_string, options, params));
 	return plan;
 }
 
@@ -130,10 +136,7 @@ start(QueryDesc *query, int eflags)
 
 	if (query->plannedstmt->parallelModeNeeded)
 		rbp_stats_lead();
-	if (prev_start)
-		prev_start(query, eflags);
-	else
-		standard_ExecutorStart(query, eflags);
+	next_start(query, eflags);
 	if ((statement || counts_buffers(query)) && !IsParallelWorker())
 		measure(query, statement);
 }
@@ -144,7 +147,6 @@ begin_part(const QueryDesc *query, RbpUsage *before)
 {
 	if (find_measured(query) != NULL)
 		rbp_stats_usage(before, true, true);
-	nesting++;
 }
 
 /*
@@ -169,18 +171,7 @@ run(RBP_COMPAT_RUN_PARAMETERS)
 	RbpUsage	before;
 
 	begin_part(query, &before);
-	PG_TRY();
-	{
-		if (prev_run)
-			prev_run(RBP_COMPAT_RUN_ARGUMENTS);
-		else
-			standard_ExecutorRun(RBP_COMPAT_RUN_ARGUMENTS);
-	}
-	PG_FINALLY();
-	{
-		nesting--;
-	}
-	PG_END_TRY();
+	CALL_NESTED(next_run(RBP_COMPAT_RUN_ARGUMENTS));
 	end_part(query, &before);
 }
 
@@ -190,18 +181,7 @@ finish(QueryDesc *query)
 	RbpUsage	before;
 
 	begin_part(query, &before);
-	PG_TRY();
-	{
-		if (prev_finish)
-			prev_finish(query);
-		else
-			standard_ExecutorFinish(query);
-	}
-	PG_FINALLY();
-	{
-		nesting--;
-	}
-	PG_END_TRY();
+	CALL_NESTED(next_finish(query));
 	end_part(query, &before);
 }
 
@@ -217,10 +197,7 @@ end(QueryDesc *query)
 	}
 	if (m != NULL && m->statement)
 		rbp_statement_used((uint64) query->plannedstmt->queryId, &m->usage);
-	if (prev_end)
-		prev_end(query);
-	else
-		standard_ExecutorEnd(query);
+	next_end(query);
 }
 
 /* The identifier of a statement; pg_stat_statements may have taken it from the plan. */
@@ -251,16 +228,7 @@ utility(PlannedStmt *plan, const char *query_string, bool read_only, ProcessUtil
 		return;
 	}
 	rbp_stats_usage(&before, true, true);
-	nesting++;
-	PG_TRY();
-	{
-		next_utility(plan, query_string, read_only, context, params, env, dest, completion);
-	}
-	PG_FINALLY();
-	{
-		nesting--;
-	}
-	PG_END_TRY();
+	CALL_NESTED(next_utility(plan, query_string, read_only, context, params, env, dest, completion));
 	if (nesting > 0 || query_id == 0 || !rbp_statements_wanted())
 		return;
 	rbp_stats_usage(&now, true, true);
@@ -301,13 +269,13 @@ rbp_usage_init(void)
 {
 	next_planner = planner_hook ? planner_hook : standard_planner;
 	planner_hook = plan_query;
-	prev_start = ExecutorStart_hook;
+	next_start = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;
 	ExecutorStart_hook = start;
-	prev_run = ExecutorRun_hook;
+	next_run = ExecutorRun_hook ? ExecutorRun_hook : standard_ExecutorRun;
 	ExecutorRun_hook = run;
-	prev_finish = ExecutorFinish_hook;
+	next_finish = ExecutorFinish_hook ? ExecutorFinish_hook : standard_ExecutorFinish;
 	ExecutorFinish_hook = finish;
-	prev_end = ExecutorEnd_hook;
+	next_end = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
 	ExecutorEnd_hook = end;
 	next_utility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = utility;
