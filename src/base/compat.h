@@ -76,16 +76,6 @@
 #define ProcNumber				BackendId
 #endif
 
-/* Fill a buffer tag. */
-static inline void
-rbp_compat_tag(BufferTag *tag, Oid spc, Oid db, Oid rel, ForkNumber fork,
-			   BlockNumber block)
-{
-	RelFileLocator locator = {.spcOid = spc,.dbOid = db,.relNumber = rel};
-
-	InitBufferTag(tag, &locator, fork, block);
-}
-
 /*
  * Would the server accept these bytes if it read them from disk as that block?
  * Logs and counts nothing.

@@ -22,7 +22,8 @@
  * of its extent.  The entries of staging slots follow those of remote slots.
  * All links are entry indexes.
  *
- * Arrays are located by offsets from the directory.
+ * Arrays whose size depends on that of the tier are located by offsets from the
+ * directory.
  *
  *-------------------------------------------------------------------------
  */
@@ -124,6 +125,7 @@ typedef struct RbpFileCounts
 
 #define RBP_POLICY_BUCKETS	4096
 #define RBP_POLICY_WAYS		8
+#define RBP_POLICY_PLACES	(RBP_POLICY_BUCKETS * RBP_POLICY_WAYS)
 #define RBP_NO_PLACE		UINT32_MAX
 
 /* Access counts are sampled for one page of this many. */
@@ -198,11 +200,7 @@ struct RbpDirectory
 	size_t		stamps;
 	size_t		generations;
 	size_t		accounts;
-	size_t		policies;
-	size_t		file_counts;
-	size_t		databases;		/* by space: its database's number + 1, or 0 */
 	size_t		database_pages;
-	size_t		limits;			/* by database: its limit + 1, or 0 */
 	size_t		bytes;
 
 	/* files with a policy, including POLICY_RESET; read by each capture */
@@ -214,6 +212,13 @@ struct RbpDirectory
 	uint64_t	kept __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
 
 	RbpPartition partitions[RBP_PARTITIONS];
+
+	/* atomics */
+	uint64_t	policies[RBP_POLICY_PLACES] __attribute__((aligned(RBP_CACHE_LINE)));
+	RbpFileCounts file_counts[RBP_POLICY_PLACES];
+	uint16_t	databases[RBP_MAX_SPACES];	/* by space: its database's number +
+											 * 1, or 0 */
+	uint32_t	limits[RBP_MAX_SPACES]; /* by database: its limit + 1, or 0 */
 };
 
 static inline RbpEntry *
@@ -264,19 +269,14 @@ rbp_partition_slots(const RbpDirectory *dir)
 		__atomic_load_n(&dir->extents->draining, __ATOMIC_RELAXED);
 }
 
-static inline uint16_t *
-rbp_space_database(const RbpDirectory *dir, uint16_t space)
-{
-	RBP_ASSERT(space < RBP_MAX_SPACES);
-	return (uint16_t *) ((char *) (uintptr_t) dir + dir->databases) + space;
-}
-
 /* The number of the space's database */
 static inline uint16_t
 rbp_database_of(const RbpDirectory *dir, uint16_t space)
 {
-	uint16_t	set = __atomic_load_n(rbp_space_database(dir, space), __ATOMIC_RELAXED);
+	uint16_t	set;
 
+	RBP_ASSERT(space < RBP_MAX_SPACES);
+	set = __atomic_load_n(&dir->databases[space], __ATOMIC_RELAXED);
 	return set == 0 ? space : set - 1;
 }
 

@@ -32,18 +32,6 @@
  * ---- the words ----------------------------------------------------------------
  */
 
-static inline uint64_t *
-policy_word(const RbpDirectory *dir, uint32_t place)
-{
-	return (uint64_t *) ((char *) (uintptr_t) dir + dir->policies) + place;
-}
-
-static inline RbpFileCounts *
-file_counts(const RbpDirectory *dir, uint32_t place)
-{
-	return (RbpFileCounts *) ((char *) (uintptr_t) dir + dir->file_counts) + place;
-}
-
 /* First place of the name's first (which: 0) or second bucket (1). */
 static inline uint32_t
 policy_bucket(uint32_t rel, uint16_t space, int which)
@@ -69,7 +57,7 @@ find_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space, uint64_t *wor
 
 		for (uint32_t i = bucket; i < bucket + RBP_POLICY_WAYS; i++)
 		{
-			*word = __atomic_load_n(policy_word(dir, i), __ATOMIC_ACQUIRE);
+			*word = __atomic_load_n(&dir->policies[i], __ATOMIC_ACQUIRE);
 			if (*word != 0 && (*word & ~(uint64_t) POLICY_MASK) == name)
 				return i;
 		}
@@ -91,7 +79,7 @@ empty_place(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 		int			n = 0;
 
 		for (uint32_t i = bucket; i < bucket + RBP_POLICY_WAYS; i++)
-			if (*policy_word(dir, i) == 0)
+			if (dir->policies[i] == 0)
 			{
 				last = i;
 				n++;
@@ -137,13 +125,13 @@ rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
 		place = empty_place(dir, rel, space);
 		if (place == RBP_NO_PLACE)
 			return false;
-		__atomic_store_n(&file_counts(dir, place)->kept, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&file_counts(dir, place)->new_pages, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&dir->file_counts[place].kept, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&dir->file_counts[place].new_pages, 0, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&dir->npolicies, 1, __ATOMIC_RELAXED);
 	}
 	word = ((uint64_t) rel << 32) | ((uint64_t) space << 16) |
 		(policy == RBP_POLICY_DEFAULT ? POLICY_RESET : (uint64_t) policy);
-	__atomic_store_n(policy_word(dir, place), word, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&dir->policies[place], word, __ATOMIC_SEQ_CST);
 	return true;
 }
 
@@ -160,9 +148,9 @@ bool
 rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at, uint32_t *rel,
 						  uint16_t *space, RbpPolicy *policy)
 {
-	while (*at < RBP_POLICY_BUCKETS * RBP_POLICY_WAYS)
+	while (*at < RBP_POLICY_PLACES)
 	{
-		uint64_t	word = __atomic_load_n(policy_word(dir, (*at)++), __ATOMIC_ACQUIRE);
+		uint64_t	word = __atomic_load_n(&dir->policies[(*at)++], __ATOMIC_ACQUIRE);
 
 		if (word == 0 || word_policy(word) == RBP_POLICY_DEFAULT)
 			continue;
@@ -193,7 +181,7 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
 	/* if it happens nevertheless, a wrong count is better than a wild write */
 	if (place != RBP_NO_PLACE)
-		__atomic_fetch_add(&file_counts(dir, place)->kept, (uint32_t) pages, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&dir->file_counts[place].kept, (uint32_t) pages, __ATOMIC_RELAXED);
 }
 
 int64_t
@@ -245,8 +233,8 @@ rbp_directory_file_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 	if (place != RBP_NO_PLACE)
 	{
 		result.policy = word_policy(word);
-		result.kept = __atomic_load_n(&file_counts(dir, place)->kept, __ATOMIC_RELAXED);
-		result.new_pages = __atomic_load_n(&file_counts(dir, place)->new_pages, __ATOMIC_RELAXED);
+		result.kept = __atomic_load_n(&dir->file_counts[place].kept, __ATOMIC_RELAXED);
+		result.new_pages = __atomic_load_n(&dir->file_counts[place].new_pages, __ATOMIC_RELAXED);
 	}
 	return result;
 }
@@ -259,7 +247,7 @@ rbp_directory_set_new_of(RbpDirectory *dir, uint32_t rel, uint16_t space,
 	uint32_t	place = find_policy(dir, rel, space, &word);
 
 	if (place != RBP_NO_PLACE)
-		__atomic_store_n(&file_counts(dir, place)->new_pages, pages, __ATOMIC_RELAXED);
+		__atomic_store_n(&dir->file_counts[place].new_pages, pages, __ATOMIC_RELAXED);
 }
 
 void
@@ -332,11 +320,11 @@ rbp_directory_apply_policies(RbpDirectory *dir, int partition)
 void
 rbp_directory_policies_applied(RbpDirectory *dir)
 {
-	for (uint32_t i = 0; i < RBP_POLICY_BUCKETS * RBP_POLICY_WAYS; i++)
+	for (uint32_t i = 0; i < RBP_POLICY_PLACES; i++)
 	{
-		if ((*policy_word(dir, i) & POLICY_MASK) == POLICY_RESET)
+		if ((dir->policies[i] & POLICY_MASK) == POLICY_RESET)
 		{
-			__atomic_store_n(policy_word(dir, i), 0, __ATOMIC_SEQ_CST);
+			__atomic_store_n(&dir->policies[i], 0, __ATOMIC_SEQ_CST);
 			__atomic_fetch_sub(&dir->npolicies, 1, __ATOMIC_RELAXED);
 		}
 	}
@@ -346,17 +334,11 @@ rbp_directory_policies_applied(RbpDirectory *dir)
  * ---- limits ------------------------------------------------------------------------
  */
 
-static inline uint32_t *
-database_limit(const RbpDirectory *dir, uint16_t database)
-{
-	return rbp_array(dir, dir->limits) + database;
-}
-
 void
 rbp_directory_set_database(RbpDirectory *dir, uint16_t space, uint16_t database)
 {
 	if (rbp_database_of(dir, space) != database)
-		__atomic_store_n(rbp_space_database(dir, space), database + 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&dir->databases[space], database + 1, __ATOMIC_RELAXED);
 }
 
 uint64_t
@@ -372,13 +354,13 @@ rbp_directory_database_pages(const RbpDirectory *dir, uint16_t database)
 void
 rbp_directory_set_limit(RbpDirectory *dir, uint16_t database, int64_t max_pages)
 {
-	__atomic_store_n(database_limit(dir, database), (uint32_t) (max_pages + 1), __ATOMIC_RELAXED);
+	__atomic_store_n(&dir->limits[database], (uint32_t) (max_pages + 1), __ATOMIC_RELAXED);
 }
 
 int64_t
 rbp_directory_limit(const RbpDirectory *dir, uint16_t database)
 {
-	return (int64_t) __atomic_load_n(database_limit(dir, database), __ATOMIC_RELAXED) - 1;
+	return (int64_t) __atomic_load_n(&dir->limits[database], __ATOMIC_RELAXED) - 1;
 }
 
 /* By how much would so many pages more exceed the database's limit?  Negative if there is room. */

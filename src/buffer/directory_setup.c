@@ -16,8 +16,6 @@
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
 
-#include <string.h>
-
 /* Fill in the constant part. */
 static void
 compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
@@ -60,18 +58,14 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
 	dir->stamps = rbp_layout_place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
 	dir->generations = rbp_layout_place(&at, (size_t) dir->ngenerations * sizeof(uint32_t));
 	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
-	dir->policies = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
-	dir->file_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(RbpFileCounts));
-	dir->databases = rbp_layout_place(&at, RBP_MAX_SPACES * sizeof(uint16_t));
 	dir->database_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
-	dir->limits = rbp_layout_place(&at, RBP_MAX_SPACES * sizeof(uint32_t));
 	dir->bytes = at;
 }
 
 size_t
 rbp_directory_size(uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
 {
-	RbpDirectory layout;
+	static RbpDirectory layout;
 
 	compute_layout(&layout, max_slots, staging_slots, buffers);
 	return layout.bytes;
@@ -84,7 +78,6 @@ rbp_directory_init(void *mem, const RbpExtents *extents, uint32_t staging_slots,
 	RbpDirectory *dir = mem;
 
 	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
-	memset(dir, 0, sizeof(RbpDirectory));
 	compute_layout(dir, RBP_EXTENT_SLOT(extents->n), staging_slots, buffers);
 	dir->extents = extents;
 	dir->states = extents->states;

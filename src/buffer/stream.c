@@ -32,7 +32,6 @@ is_run(const RbpStream *s)
 static void
 begin_run(RbpStream *s, const RbpPageId *fork, uint32_t block, uint32_t expected)
 {
-	s->used = true;
 	s->fork = *fork;
 	s->start = s->next = s->planned = block;
 	s->length = s->reads = s->window = 0;
@@ -49,7 +48,7 @@ find_stream(RbpStreams *streams, const RbpPageId *first)
 	{
 		uint32_t	distance = first->block - s->next;
 
-		if (!s->used || first->block < s->next || !rbp_page_same_fork(&s->fork, first))
+		if (s->last_use == 0 || first->block < s->next || !rbp_page_same_fork(&s->fork, first))
 			continue;
 		if (distance > GAP_MAX &&
 			(distance > RBP_RUN_JUMP || s->length < CHUNK_MIN))
@@ -67,13 +66,9 @@ get_stream(RbpStreams *streams)
 	RbpStream  *oldest = streams->streams;
 
 	for (RbpStream *s = streams->streams; s < streams->streams + RBP_STREAMS; s++)
-	{
-		if (!s->used)
-			return s;
 		if (s->last_use + (is_run(s) ? RUN_BONUS : 0) <
 			oldest->last_use + (is_run(oldest) ? RUN_BONUS : 0))
 			oldest = s;
-	}
 	return oldest;
 }
 

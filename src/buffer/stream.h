@@ -31,7 +31,6 @@
 typedef struct RbpStream
 {
 	RbpPageId	fork;			/* its block is not used */
-	bool		used;
 	uint32_t	start;			/* first block of the run */
 	uint32_t	next;			/* block after the last one read */
 	uint32_t	length;			/* blocks read in a row; less after a gap */
@@ -40,7 +39,7 @@ typedef struct RbpStream
 	uint32_t	planned;		/* block after the last window */
 	uint32_t	expected;		/* length of the run before, if the run is
 								 * expected to be as long, else 0 */
-	uint64_t	last_use;
+	uint64_t	last_use;		/* 0: it was never used */
 } RbpStream;
 
 /* All zeros: nothing was read yet. */

@@ -65,13 +65,13 @@ static char bounce_buffer[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
 char *
 rbp_tier_find_frame(const RbpRelFile *file, BlockNumber block)
 {
+	RelFileLocator locator = {.spcOid = file->spc,.dbOid = file->db,.relNumber = file->rel};
 	BufferTag	tag;
 	uint32		hash;
 	LWLock	   *lock;
 	int			buf_id;
 
-	rbp_compat_tag(&tag, file->spc, file->db, file->rel,
-				   (ForkNumber) file->fork, block);
+	InitBufferTag(&tag, &locator, (ForkNumber) file->fork, block);
 	hash = BufTableHashCode(&tag);
 	lock = BufMappingPartitionLock(hash);
 	if (!LWLockConditionalAcquire(lock, LW_SHARED))

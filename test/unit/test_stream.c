@@ -166,7 +166,7 @@ test_several(void)
 		int			runs = 0;
 
 		for (int i = 0; i < RBP_STREAMS; i++)
-			runs += streams.streams[i].used && streams.streams[i].window == MAX;
+			runs += streams.streams[i].last_use > 0 && streams.streams[i].window == MAX;
 		is_u64((uint64_t) runs, 2, "two runs in one fork are two streams");
 	}
 }
