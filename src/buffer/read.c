@@ -54,7 +54,6 @@ typedef struct ReadPage
 	RbpCounter	outcome;		/* of its read; until it is served, that of a
 								 * read of the file, as far as is known */
 	bool		prefer_file;	/* a donor has it, but the file is read */
-	int			io;				/* index of its RbpRemoteIo, -1 if none */
 } ReadPage;
 
 /* Consecutive pages of a file, RBP_MAX_BATCH at most, that are read together. */
@@ -369,7 +368,7 @@ take_read_ahead(ReadRun *run, int64 start)
 static void
 read_from_donors(ReadRun *run, int transport, int64 start)
 {
-	ReadPage   *pages = run->pages;
+	ReadPage   *asked[RBP_MAX_BATCH];
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			nios = 0;
 	int			nhits = 0;
@@ -379,14 +378,14 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 
 	for (int i = 0; i < run->n; i++)
 	{
-		pages[i].io = -1;
-		if (is_served(&pages[i]) || pages[i].prefer_file || rbp_tier_unconnected ||
-			pages[i].lookup.where != RBP_REMOTE)
+		ReadPage   *page = &run->pages[i];
+
+		if (is_served(page) || page->prefer_file || rbp_tier_unconnected ||
+			page->lookup.where != RBP_REMOTE)
 			continue;
-		pages[i].io = nios;
-		ios[nios].slot = pages[i].lookup.slot;
-		ios[nios].buf = pages[i].buf;
-		nios++;
+		ios[nios].slot = page->lookup.slot;
+		ios[nios].buf = page->buf;
+		asked[nios++] = page;
 	}
 	if (nios == 0)
 		return;
@@ -394,20 +393,18 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	if (rbp_guc_read_from != RBP_READ_DONOR)
 		start = rbp_now_ns();
 	rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
-	for (int i = 0; i < run->n; i++)
+	for (int i = 0; i < nios; i++)
 	{
-		if (pages[i].io < 0)
-			continue;
-		if (ios[pages[i].io].status == RBP_OK)
+		if (ios[i].status == RBP_OK)
 		{
-			if (verify(&pages[i]))
+			if (verify(asked[i]))
 			{
-				known[pages[i].outcome]++;
-				pages[i].outcome = RBP_COUNT_DONOR;
+				known[asked[i]->outcome]++;
+				asked[i]->outcome = RBP_COUNT_DONOR;
 				nhits++;
 				continue;
 			}
-			(void) verify_failed_by_race(&pages[i]);
+			(void) verify_failed_by_race(asked[i]);
 		}
 		rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
 	}

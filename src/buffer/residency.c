@@ -96,14 +96,19 @@ rbp_residency_next_policy(uint32 *at, RbpRelFile *file)
 	return false;
 }
 
+/* For walks: go on to the next partition, unless the process is interrupted. */
+static bool
+next_partition(int *part)
+{
+	CHECK_FOR_INTERRUPTS();
+	return ++*part < RBP_PARTITIONS;
+}
+
 void
 rbp_residency_apply_policies(void)
 {
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
+	for (int part = -1; next_partition(&part);)
 		(void) rbp_directory_apply_policies(rbp_dir, part);
-	}
 	rbp_directory_policies_applied(rbp_dir);
 }
 
@@ -128,11 +133,8 @@ rbp_residency_set_keep_max(uint64 pages)
 void
 rbp_residency_sweep(void)
 {
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
+	for (int part = -1; next_partition(&part);)
 		(void) rbp_directory_sweep(rbp_dir, part);
-	}
 }
 
 /*
@@ -186,11 +188,8 @@ page_is_excluded(const RbpPageId *page, const RbpLookup *at, void *arg)
 void
 rbp_residency_drop_excluded(void)
 {
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
+	for (int part = -1; next_partition(&part);)
 		(void) rbp_directory_visit(rbp_dir, part, true, page_is_excluded, NULL);
-	}
 }
 
 /*
@@ -248,9 +247,6 @@ rbp_residency_trim(Oid database)
 {
 	uint16		number = rbp_space_find(RBP_ALL_TABLESPACES, database);
 
-	for (int part = 0; part < RBP_PARTITIONS && number != RBP_INVALID_SPACE; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
+	for (int part = -1; number != RBP_INVALID_SPACE && next_partition(&part);)
 		(void) rbp_directory_trim(rbp_dir, part, number);
-	}
 }
