@@ -187,9 +187,6 @@ extern bool rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cach
  * ---- the pusher: the background worker that writes staged pages to donors -----
  */
 
-extern Size rbp_pusher_shmem_size(void);
-extern void rbp_pusher_shmem_init(void *mem);
-
 /*
  * A periodic task of another module, which the pusher runs between batches,
  * in the order given.  It must never wait long.  It returns the ns after
@@ -215,10 +212,6 @@ extern void rbp_pusher_wake(void);
 
 #define RBP_MAX_EXCLUDED		64	/* tablespaces */
 
-/* The dictionary of (tablespace, database) pairs. */
-extern Size rbp_space_shmem_size(void);
-extern void rbp_space_shmem_init(void *mem);
-
 /* What the tier does for each relation fork, and for each database. */
 extern Size rbp_relation_stats_shmem_size(void);
 extern void rbp_relation_stats_shmem_init(void *mem);
@@ -228,9 +221,6 @@ extern void rbp_relation_stats_reset(void);
 extern void rbp_relation_stats_flush(void);
 extern void rbp_relation_stats_transaction_ends(XactEvent event);
 extern void rbp_relation_stats_exits(void);
-
-extern Size rbp_residency_shmem_size(void);
-extern void rbp_residency_shmem_init(void *mem);
 
 /*
  * Register the callback that requests a review of policies: either of one

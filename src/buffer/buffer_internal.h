@@ -12,6 +12,7 @@
 
 #include <sys/uio.h>
 
+#include "port/atomics.h"
 #include "storage/block.h"
 
 #include "base/relfile.h"
@@ -26,7 +27,26 @@
  */
 #define RBP_IO_ALIGN		4096
 
+/* All zeros at first, unless said otherwise */
+typedef struct RbpTierShared
+{
+	pg_atomic_uint32 in_use;	/* has had memory: writes must be recorded */
+	pg_atomic_uint32 lost_track;	/* off until restart: a change was missed */
+
+	/* residency.c */
+	pg_atomic_uint32 nexcluded;
+	pg_atomic_uint32 excluded[RBP_MAX_EXCLUDED];	/* tablespaces */
+
+	/* space.c */
+	pg_atomic_uint64 spaces[RBP_MAX_SPACES];
+
+	/* pusher.c; on a line of their own */
+	pg_atomic_uint32 wake_depth pg_attribute_aligned(PG_CACHE_LINE_SIZE);	/* PG_UINT32_MAX */
+	pg_atomic_uint64 latch;		/* Latch *, 0 while no pusher runs */
+} RbpTierShared;
+
 /* NULL while shared memory is not attached. */
+extern RbpTierShared *rbp_tier_shared;
 extern RbpDirectory *rbp_dir;
 extern RbpStaging *rbp_staging;
 

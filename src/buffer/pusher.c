@@ -71,30 +71,8 @@
  */
 #define PUSH_TIMEOUT_FACTOR	10
 
-typedef struct PusherShared
-{
-	pg_atomic_uint32 wake_depth;
-	pg_atomic_uint64 latch;		/* Latch *, 0 while no pusher runs */
-} PusherShared;
-
-static PusherShared *shared = NULL;
-
 static const RbpDuty no_duties[] = {NULL};
 static const RbpDuty *duties = no_duties;
-
-Size
-rbp_pusher_shmem_size(void)
-{
-	return sizeof(PusherShared);
-}
-
-void
-rbp_pusher_shmem_init(void *mem)
-{
-	shared = mem;
-	pg_atomic_init_u32(&shared->wake_depth, PG_UINT32_MAX);
-	pg_atomic_init_u64(&shared->latch, 0);
-}
 
 void
 rbp_pusher_set_duties(const RbpDuty *these)
@@ -109,10 +87,10 @@ rbp_pusher_notify(uint32 depth)
 
 	/* the page was queued before we look whether the pusher sleeps */
 	pg_memory_barrier();
-	wake = pg_atomic_read_u32(&shared->wake_depth);
+	wake = pg_atomic_read_u32(&rbp_tier_shared->wake_depth);
 	if (likely(depth < wake) || wake == PG_UINT32_MAX)
 		return;
-	if (pg_atomic_compare_exchange_u32(&shared->wake_depth, &wake,
+	if (pg_atomic_compare_exchange_u32(&rbp_tier_shared->wake_depth, &wake,
 									   PG_UINT32_MAX))
 		rbp_pusher_wake();
 }
@@ -120,7 +98,7 @@ rbp_pusher_notify(uint32 depth)
 void
 rbp_pusher_wake(void)
 {
-	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&shared->latch);
+	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&rbp_tier_shared->latch);
 
 	/* a PGPROC's latch stays a valid object when its process ends */
 	if (latch != NULL)
@@ -271,7 +249,7 @@ do_duties(void)
 static void
 forget_latch(int code, Datum arg)
 {
-	pg_atomic_write_u64(&shared->latch, 0);
+	pg_atomic_write_u64(&rbp_tier_shared->latch, 0);
 }
 
 void
@@ -287,7 +265,7 @@ rbp_pusher_main(Datum arg)
 	/* RDMA devices need to know the memory from which pages are written */
 	rbp_remote_set_pusher(rbp_staging_base(rbp_staging),
 						  rbp_staging_bytes(rbp_staging));
-	pg_atomic_write_u64(&shared->latch, (uint64) (uintptr_t) MyLatch);
+	pg_atomic_write_u64(&rbp_tier_shared->latch, (uint64) (uintptr_t) MyLatch);
 
 	/*
 	 * A predecessor has left nothing to clean up.  If it crashed, shared
@@ -325,17 +303,17 @@ rbp_pusher_main(Datum arg)
 		timeout = idle ? RBP_WORKER_SLEEP_MS : DOZE_MS;
 		if (due_ns >= 0)
 			timeout = Min(timeout, (long) (due_ns / 1000000) + 1);
-		pg_atomic_write_u32(&shared->wake_depth, idle ? 1 : WAKE_BATCH);
+		pg_atomic_write_u32(&rbp_tier_shared->wake_depth, idle ? 1 : WAKE_BATCH);
 		pg_memory_barrier();
 		if (rbp_staging_depth(rbp_staging) >= (idle ? 1 : WAKE_BATCH))
 		{
-			pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
+			pg_atomic_write_u32(&rbp_tier_shared->wake_depth, PG_UINT32_MAX);
 			continue;
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, rbp_wait_events[RBP_WAIT_MAIN]);
 		ResetLatch(MyLatch);
-		pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
+		pg_atomic_write_u32(&rbp_tier_shared->wake_depth, PG_UINT32_MAX);
 		idle = rbp_staging_depth(rbp_staging) == 0;
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -19,29 +19,7 @@
 #include "buffer/directory.h"
 #include "buffer/page.h"
 
-typedef struct RbpResidencyShared
-{
-	pg_atomic_uint32 nexcluded;
-	pg_atomic_uint32 excluded[RBP_MAX_EXCLUDED];	/* tablespaces */
-} RbpResidencyShared;
-
-static RbpResidencyShared *shared = NULL;
 static void (*on_change) (Oid database) = NULL;
-
-Size
-rbp_residency_shmem_size(void)
-{
-	return sizeof(RbpResidencyShared);
-}
-
-void
-rbp_residency_shmem_init(void *mem)
-{
-	shared = mem;
-	pg_atomic_init_u32(&shared->nexcluded, 0);
-	for (int i = 0; i < RBP_MAX_EXCLUDED; i++)
-		pg_atomic_init_u32(&shared->excluded[i], 0);
-}
 
 void
 rbp_residency_set_on_change(void (*callback) (Oid database))
@@ -144,14 +122,14 @@ rbp_residency_sweep(void)
 bool
 rbp_residency_excludes(uint16 space)
 {
-	uint32		n = pg_atomic_read_u32(&shared->nexcluded);
+	uint32		n = pg_atomic_read_u32(&rbp_tier_shared->nexcluded);
 	Oid			spc;
 	Oid			db;
 
 	if (n == 0 || !rbp_space_resolve(space, &spc, &db))
 		return false;
 	for (uint32 i = 0; i < n; i++)
-		if (pg_atomic_read_u32(&shared->excluded[i]) == spc)
+		if (pg_atomic_read_u32(&rbp_tier_shared->excluded[i]) == spc)
 			return true;
 	return false;
 }
@@ -159,10 +137,10 @@ rbp_residency_excludes(uint16 space)
 bool
 rbp_residency_set_excluded(const Oid *tablespaces, int n)
 {
-	bool		changed = pg_atomic_read_u32(&shared->nexcluded) != (uint32) n;
+	bool		changed = pg_atomic_read_u32(&rbp_tier_shared->nexcluded) != (uint32) n;
 
 	for (int i = 0; i < n && !changed; i++)
-		changed = pg_atomic_read_u32(&shared->excluded[i]) != tablespaces[i];
+		changed = pg_atomic_read_u32(&rbp_tier_shared->excluded[i]) != tablespaces[i];
 	if (!changed)
 		return false;
 
@@ -170,11 +148,11 @@ rbp_residency_set_excluded(const Oid *tablespaces, int n)
 	 * a concurrent reader may see too few tablespaces; their pages are
 	 * dropped later
 	 */
-	pg_atomic_write_u32(&shared->nexcluded, 0);
+	pg_atomic_write_u32(&rbp_tier_shared->nexcluded, 0);
 	for (int i = 0; i < n; i++)
-		pg_atomic_write_u32(&shared->excluded[i], tablespaces[i]);
+		pg_atomic_write_u32(&rbp_tier_shared->excluded[i], tablespaces[i]);
 	pg_memory_barrier();
-	pg_atomic_write_u32(&shared->nexcluded, (uint32) n);
+	pg_atomic_write_u32(&rbp_tier_shared->nexcluded, (uint32) n);
 	return n > 0;
 }
 

@@ -21,25 +21,10 @@
 
 #define MAX_PROBES		64
 
-static pg_atomic_uint64 *spaces;
-
-Size
-rbp_space_shmem_size(void)
-{
-	return sizeof(pg_atomic_uint64) * RBP_MAX_SPACES;
-}
-
-void
-rbp_space_shmem_init(void *mem)
-{
-	spaces = mem;
-	for (int i = 0; i < RBP_MAX_SPACES; i++)
-		pg_atomic_init_u64(&spaces[i], 0);
-}
-
 static uint16
 find_or_add(Oid spc, Oid db, bool add)
 {
+	pg_atomic_uint64 *spaces = rbp_tier_shared->spaces;
 	uint64		word = ((uint64) spc << 32) | db;
 	uint32		place = (uint32) rbp_mix64(word) % RBP_MAX_SPACES;
 
@@ -82,7 +67,7 @@ rbp_space_resolve(uint16 space, Oid *spc, Oid *db)
 
 	if (space >= RBP_MAX_SPACES)
 		return false;
-	word = pg_atomic_read_u64(&spaces[space]);
+	word = pg_atomic_read_u64(&rbp_tier_shared->spaces[space]);
 	if (word == 0)
 		return false;
 	*spc = (Oid) (word >> 32);

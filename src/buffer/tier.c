@@ -43,12 +43,7 @@
 StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 				 "remote_bp is made for 8 KiB blocks");
 
-typedef struct RbpTierShared
-{
-	pg_atomic_uint32 in_use;	/* has had memory: writes must be recorded */
-	pg_atomic_uint32 lost_track;	/* off until restart: a change was missed */
-} RbpTierShared;
-
+RbpTierShared *rbp_tier_shared = NULL;
 RbpDirectory *rbp_dir = NULL;
 RbpStaging *rbp_staging = NULL;
 RbpShadow  *rbp_shadows = NULL;
@@ -56,8 +51,6 @@ RbpShadow	rbp_no_frame;
 
 bool		rbp_tier_unconnected = false;
 bool		rbp_tier_prewarming = false;
-
-static RbpTierShared *shared = NULL;
 
 /*
  * ---- set-up -----------------------------------------------------------------
@@ -100,7 +93,7 @@ rbp_tier_shmem_size(void)
 void
 rbp_tier_came_online(void)
 {
-	pg_atomic_write_u32(&shared->in_use, 1);
+	pg_atomic_write_u32(&rbp_tier_shared->in_use, 1);
 	/* there may be room now for pages that should be kept */
 	rbp_residency_changed(InvalidOid);
 }
@@ -117,21 +110,21 @@ rbp_tier_shmem_init(void *mem)
 									  PG_CACHE_LINE_SIZE);
 	void	   *staging = rbp_layout_take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN);
 
-	pg_atomic_init_u32(&sh->in_use, 0);
-	pg_atomic_init_u32(&sh->lost_track, 0);
+	memset(sh, 0, sizeof(RbpTierShared));
+	pg_atomic_init_u32(&sh->wake_depth, PG_UINT32_MAX);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
 								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());
 	rbp_shadows = sd;
-	shared = sh;
+	rbp_tier_shared = sh;
 }
 
 void
 rbp_tier_stand_down(void)
 {
-	shared = NULL;
+	rbp_tier_shared = NULL;
 	rbp_shadows = NULL;
 	rbp_dir = NULL;
 	rbp_staging = NULL;
@@ -144,13 +137,13 @@ rbp_tier_stand_down(void)
 bool
 rbp_tier_has_shmem(void)
 {
-	return shared != NULL && UsedShmemSegAddr != NULL;
+	return rbp_tier_shared != NULL && UsedShmemSegAddr != NULL;
 }
 
 bool
 rbp_tier_records_writes(void)
 {
-	return rbp_tier_has_shmem() && pg_atomic_read_u32(&shared->in_use) != 0;
+	return rbp_tier_has_shmem() && pg_atomic_read_u32(&rbp_tier_shared->in_use) != 0;
 }
 
 bool
@@ -162,7 +155,7 @@ rbp_tier_attached(void)
 void
 rbp_tier_lost_track(const char *why)
 {
-	if (!rbp_tier_has_shmem() || pg_atomic_exchange_u32(&shared->lost_track, 1) != 0)
+	if (!rbp_tier_has_shmem() || pg_atomic_exchange_u32(&rbp_tier_shared->lost_track, 1) != 0)
 		return;
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();
@@ -176,7 +169,7 @@ rbp_tier_unusable_reason(char *buf, Size len)
 {
 	if (!rbp_guc_enabled)
 		strlcpy(buf, "remote_bp.enabled is off", len);
-	else if (pg_atomic_read_u32(&shared->lost_track) != 0)
+	else if (pg_atomic_read_u32(&rbp_tier_shared->lost_track) != 0)
 		strlcpy(buf, "remote_bp is off until the server restarts; the log says why", len);
 	else
 		return rbp_remote_unusable_reason(RBP_POOL_BUFFER, buf, len) ||
@@ -189,7 +182,7 @@ rbp_tier_usable(int64 now)
 {
 	return rbp_guc_enabled && rbp_guc_use_tier != RBP_USE_TIER_OFF &&
 		rbp_remote_usable(RBP_POOL_BUFFER, now) &&
-		pg_atomic_read_u32(&shared->lost_track) == 0;
+		pg_atomic_read_u32(&rbp_tier_shared->lost_track) == 0;
 }
 
 bool
