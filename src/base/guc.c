@@ -23,7 +23,6 @@
 char	   *rbp_guc_broker;
 bool		rbp_guc_enabled;
 int			rbp_guc_buffer_tier_max_size;
-int			rbp_guc_buffer_tier_size;
 int			rbp_guc_staging_size;
 char	   *rbp_guc_transport;
 char	   *rbp_guc_token_file;
@@ -55,6 +54,7 @@ int			rbp_guc_statements_max;
 bool		rbp_guc_advice;
 int			rbp_guc_advice_max_size;
 
+static int	buffer_tier_size;	/* MB; 0 gives all back, -1: the maximum */
 static double io_timeout;		/* ms */
 static int	idle_connection_timeout;	/* s */
 static int	temp_io_timeout;	/* ms */
@@ -280,7 +280,7 @@ static const struct
 		PGC_POSTMASTER, GUC_UNIT_MB,
 		"Sets the maximum of remote_bp.buffer_tier_size.",
 		"The page directory takes some 54 bytes of shared memory for each 8 kB."},
-	{"remote_bp.buffer_tier_size", &rbp_guc_buffer_tier_size, -1, -1, 16 * 1024 * 1024,
+	{"remote_bp.buffer_tier_size", &buffer_tier_size, -1, -1, 16 * 1024 * 1024,
 		PGC_SIGHUP, GUC_UNIT_MB,
 		"Sets the remote memory that is leased for the buffer tier.",
 		"0 gives all memory back; -1 means remote_bp.buffer_tier_max_size.",
@@ -454,10 +454,10 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 int
 rbp_guc_tier_size_wanted(void)
 {
-	if (rbp_guc_buffer_tier_size < 0 ||
-		rbp_guc_buffer_tier_size > rbp_guc_buffer_tier_max_size)
+	if (buffer_tier_size < 0 ||
+		buffer_tier_size > rbp_guc_buffer_tier_max_size)
 		return rbp_guc_buffer_tier_max_size;
-	return rbp_guc_buffer_tier_size;
+	return buffer_tier_size;
 }
 
 int

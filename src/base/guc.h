@@ -13,9 +13,6 @@
 extern char *rbp_guc_broker;	/* URL, "" for tier off */
 extern bool rbp_guc_enabled;
 extern int	rbp_guc_buffer_tier_max_size;	/* MB; postmaster */
-extern int	rbp_guc_buffer_tier_size;	/* MB; sighup; 0 gives all back, -1:
-										 * the maximum; see
-										 * rbp_guc_tier_size_wanted() */
 extern int	rbp_guc_staging_size;	/* kB; postmaster */
 extern char *rbp_guc_transport; /* "auto", "shm", "verbs", "tcp" */
 extern char *rbp_guc_token_file;	/* "" for no token */

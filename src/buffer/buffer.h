@@ -217,8 +217,6 @@ extern Size rbp_relation_stats_shmem_size(void);
 extern void rbp_relation_stats_shmem_init(void *mem);
 extern void rbp_relation_stats_reset(void);
 
-/* Add to shared memory what this process has counted.  Preserves errno. */
-extern void rbp_relation_stats_flush(void);
 extern void rbp_relation_stats_transaction_ends(XactEvent event);
 extern void rbp_relation_stats_exits(void);
 

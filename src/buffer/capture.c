@@ -21,7 +21,6 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
-#include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 
 /*

@@ -55,7 +55,7 @@
  *
  * Stamps.  A stripe of stamps belongs to one partition and is written under
  * its exclusive lock, hence insert_staged, which holds it too, cannot miss a
- * write to the page.  rbp_directory_stamp reads without lock.
+ * write to the page.  rbp_directory_note_version() reads without a lock.
  *
  * Overflow.  Stamps and generations have 32 bits and wrap.  A version is then
  * taken for good only if the number of bumps of its stripe since is a multiple
@@ -232,12 +232,6 @@ rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
  */
 
 uint32_t
-rbp_directory_stamp(RbpDirectory *dir, const RbpPageRef *page)
-{
-	return __atomic_load_n(page_stamp(dir, page->hash), __ATOMIC_ACQUIRE);
-}
-
-uint32_t
 rbp_directory_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 						 uint8_t fork)
 {
@@ -247,7 +241,7 @@ rbp_directory_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 void
 rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page, RbpVersion *version)
 {
-	version->stamp = rbp_directory_stamp(dir, page);
+	version->stamp = __atomic_load_n(page_stamp(dir, page->hash), __ATOMIC_ACQUIRE);
 	version->generation = rbp_generation_now(dir, page->id.rel, page->id.space, page->id.fork);
 }
 

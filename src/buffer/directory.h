@@ -97,14 +97,14 @@ extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
  * ---- versions -------------------------------------------------------
  */
 
-/* The page's write stamp now; acquire semantics. No lock. */
-extern uint32_t rbp_directory_stamp(RbpDirectory *dir, const RbpPageRef *page);
-
 /* The relation fork's generation now; acquire semantics. No lock. */
 extern uint32_t rbp_directory_generation(RbpDirectory *dir, uint32_t rel,
 										 uint16_t space, uint8_t fork);
 
-/* Set both in *version.  To be called before the page is read or written.  No lock. */
+/*
+ * Set the page's write stamp, and the fork's generation, in *version; acquire
+ * semantics.  To be called before the page is read or written.  No lock.
+ */
 extern void rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page,
 									   RbpVersion *version);
 

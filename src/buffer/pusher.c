@@ -49,7 +49,6 @@
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -71,8 +70,7 @@
  */
 #define PUSH_TIMEOUT_FACTOR	10
 
-static const RbpDuty no_duties[] = {NULL};
-static const RbpDuty *duties = no_duties;
+static const RbpDuty *duties;
 
 void
 rbp_pusher_set_duties(const RbpDuty *these)

@@ -35,7 +35,6 @@
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/page.h"
-#include "buffer/relation_stats.h"
 #include "common/clock.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_relations);
@@ -164,8 +163,9 @@ add_pending(Pending *p)
 	add_to_table(forks[(hash_of(&p->row.key) >> 32) % nforks], p);
 }
 
-void
-rbp_relation_stats_flush(void)
+/* Add to shared memory what this process has counted.  Preserves errno. */
+static void
+flush(void)
 {
 	if (!rbp_relation_stats_pending)
 		return;
@@ -186,13 +186,13 @@ rbp_relation_stats_flush_outside(void)
 	bool		reader = AmStartupProcess() || rbp_compat_is_io_worker();
 
 	if (!reader || rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
-		rbp_relation_stats_flush();
+		flush();
 }
 
 void
 rbp_relation_stats_exits(void)
 {
-	rbp_relation_stats_flush();
+	flush();
 	/* who counts after this has no PGPROC, with which to add it */
 	pending_fork = NULL;
 	nforks = 0;
@@ -205,7 +205,7 @@ rbp_relation_stats_transaction_ends(XactEvent event)
 	if (rbp_relation_stats_pending &&
 		(event == XACT_EVENT_PARALLEL_COMMIT || event == XACT_EVENT_PARALLEL_ABORT ||
 		 rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS))
-		rbp_relation_stats_flush();
+		flush();
 }
 
 /* Make pending_fork that of the key, if anything is counted at all. */
@@ -328,7 +328,7 @@ rbp_sql_stat_relations(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 3 + ITEM_COLUMNS);
 
-	rbp_relation_stats_flush();
+	flush();
 	for (int i = 0; i < nforks; i++)
 		rbp_sql_counter_rows(rsinfo, forks[i], 3, put_fork);
 	return (Datum) 0;
@@ -348,7 +348,7 @@ rbp_sql_stat_database(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 2 + ITEM_COLUMNS);
 
-	rbp_relation_stats_flush();
+	flush();
 	if (nforks > 0)
 		rbp_sql_counter_rows(rsinfo, databases, 2, put_database);
 	return (Datum) 0;

@@ -110,9 +110,8 @@ rbp_tier_shmem_init(void *mem)
 									  PG_CACHE_LINE_SIZE);
 	void	   *staging = rbp_layout_take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN);
 
-	memset(sh, 0, sizeof(RbpTierShared));
+	/* all of it is zero but for this */
 	pg_atomic_init_u32(&sh->wake_depth, PG_UINT32_MAX);
-	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
 								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
@@ -134,8 +133,9 @@ rbp_tier_stand_down(void)
  * ---- state ------------------------------------------------------------------
  */
 
-bool
-rbp_tier_has_shmem(void)
+/* Is it there?  A child may have detached all of it (the syslogger does). */
+static bool
+has_shmem(void)
 {
 	return rbp_tier_shared != NULL && UsedShmemSegAddr != NULL;
 }
@@ -143,7 +143,7 @@ rbp_tier_has_shmem(void)
 bool
 rbp_tier_records_writes(void)
 {
-	return rbp_tier_has_shmem() && pg_atomic_read_u32(&rbp_tier_shared->in_use) != 0;
+	return has_shmem() && pg_atomic_read_u32(&rbp_tier_shared->in_use) != 0;
 }
 
 bool
@@ -155,7 +155,7 @@ rbp_tier_attached(void)
 void
 rbp_tier_lost_track(const char *why)
 {
-	if (!rbp_tier_has_shmem() || pg_atomic_exchange_u32(&rbp_tier_shared->lost_track, 1) != 0)
+	if (!has_shmem() || pg_atomic_exchange_u32(&rbp_tier_shared->lost_track, 1) != 0)
 		return;
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();

@@ -159,7 +159,7 @@ op_see(ModelPage *page)
 {
 	doing = "see";
 	page->seen = true;
-	page->version.stamp = rbp_directory_stamp(dir, REF(&page->id));
+	page->version.stamp = directory_stamp(dir, REF(&page->id));
 	page->version.generation = rbp_directory_generation(dir, page->id.rel,
 														page->id.space, page->id.fork);
 	page->version.hash = next_hash++;
@@ -202,7 +202,7 @@ op_stage(ModelPage *page, uint32_t slot)
 	doing = "stage";
 	if (!page->seen || staging[slot].held)
 		return;
-	unmoved = page->version.stamp == rbp_directory_stamp(dir, REF(&page->id)) &&
+	unmoved = page->version.stamp == directory_stamp(dir, REF(&page->id)) &&
 		page->version.generation == rbp_directory_generation(dir, page->id.rel,
 															 page->id.space, page->id.fork);
 	if (page->seen_writes != page->writes ||

@@ -30,6 +30,16 @@ extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t stag
 #define directory_abandon(dir, page, staging_slot, slot) \
 	((void) rbp_directory_publish(dir, page, staging_slot, slot, false))
 
+/* The page's write stamp now */
+static inline uint32_t
+directory_stamp(RbpDirectory *dir, const RbpPageRef *page)
+{
+	RbpVersion	version;
+
+	rbp_directory_note_version(dir, page, &version);
+	return version.stamp;
+}
+
 /* rbp_directory_counts(), and more */
 typedef struct DirectoryCounts
 {

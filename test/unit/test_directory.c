@@ -55,7 +55,7 @@ version_of(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 {
 	return (RbpVersion)
 	{
-		hash, rbp_directory_stamp(dir, REF(page)),
+		hash, directory_stamp(dir, REF(page)),
 			rbp_directory_generation(dir, page->rel, page->space, page->fork)
 	};
 }
@@ -145,7 +145,7 @@ test_stamps(void)
 		{
 			RbpPageId	page = page_of(1000, n);
 
-			stamps[n] = rbp_directory_stamp(dir, REF(&page));
+			stamps[n] = directory_stamp(dir, REF(&page));
 		}
 		for (uint32_t n = 0; n < writes[i]; n++)
 		{
@@ -157,7 +157,7 @@ test_stamps(void)
 		{
 			RbpPageId	page = page_of(1000, n);
 
-			stale += stamps[n] != rbp_directory_stamp(dir, REF(&page));
+			stale += stamps[n] != directory_stamp(dir, REF(&page));
 		}
 		ok(stale < writes[i] / 6, "%u pages were written: %u of %u claims about others are void",
 		   writes[i], stale, buffers);
@@ -299,7 +299,7 @@ test_invalidate(void)
 	DirectoryCounts counts;
 
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "a write of an absent page");
-	ok(rbp_directory_stamp(dir, REF(&page)) != stamp, "moves its stamp nevertheless");
+	ok(directory_stamp(dir, REF(&page)) != stamp, "moves its stamp nevertheless");
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERT_STALE,
 		   "a version from before is refused");
 	is_u64(where(dir, &page), RBP_ABSENT, "and not visible");

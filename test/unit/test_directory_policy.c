@@ -63,7 +63,7 @@ static void
 stage(RbpDirectory *dir, const RbpPageId *page, uint32_t staging_slot)
 {
 	RbpVersion	version = {
-		page->block, rbp_directory_stamp(dir, REF(page)),
+		page->block, directory_stamp(dir, REF(page)),
 		rbp_directory_generation(dir, page->rel, page->space, page->fork)
 	};
 
@@ -246,7 +246,7 @@ test_apply(void)
 
 	bring_all(dir, KEPT, SPACE, 0, n);
 	bring_all(dir, OTHER, SPACE, 0, n);
-	version.stamp = rbp_directory_stamp(dir, REF(&staged));
+	version.stamp = directory_stamp(dir, REF(&staged));
 	rbp_directory_insert_staged(dir, REF(&staged), &version, 0);
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
 	rbp_directory_set_policy(dir, OTHER, SPACE, RBP_POLICY_NONE);

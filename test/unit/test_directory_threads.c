@@ -163,7 +163,7 @@ write_page(uint32_t n, RbpVersion *version)
 
 	rbp_directory_invalidate(dir, &id);
 	disk[n].content = new_content();
-	version->stamp = rbp_directory_stamp(dir, REF(&id));
+	version->stamp = directory_stamp(dir, REF(&id));
 	version->generation = rbp_directory_generation(dir, id.rel, id.space, id.fork);
 	version->hash = disk[n].content;
 }

@@ -76,7 +76,7 @@ tier_access(RbpDirectory *dir, uint32_t n)
 	if (rbp_directory_lookup(dir, REF(&page), true).where != RBP_ABSENT)
 		return true;
 	version.hash = n;
-	version.stamp = rbp_directory_stamp(dir, REF(&page));
+	version.stamp = directory_stamp(dir, REF(&page));
 	version.generation = rbp_directory_generation(dir, page.rel, page.space,
 												  page.fork);
 	if (rbp_directory_insert_staged(dir, REF(&page), &version, 0) != RBP_INSERTED)
@@ -363,7 +363,7 @@ test_queues(void)
 		page = block(b[63]);
 		version = (RbpVersion)
 		{
-			1, rbp_directory_stamp(dir, REF(&page)),
+			1, directory_stamp(dir, REF(&page)),
 				rbp_directory_generation(dir, page.rel, page.space, page.fork)
 		};
 		rbp_directory_insert_staged(dir, REF(&page), &version, 0);
