@@ -12,11 +12,9 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
-#include "catalog/pg_class.h"
 #include "commands/explain.h"
 #include "common/relpath.h"
 #include "executor/executor.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker_internals.h"
 #include "storage/buf_internals.h"
@@ -33,10 +31,8 @@
 #include "base/relfile.h"
 
 #if PG_VERSION_NUM >= 160000
-#include "nodes/queryjumble.h"
 #include "utils/relfilenumbermap.h"
 #else
-#include "utils/queryjumble.h"
 #include "utils/relfilenodemap.h"
 #endif
 #if PG_VERSION_NUM >= 170000

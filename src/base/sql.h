@@ -12,7 +12,6 @@
 
 #include "fmgr.h"
 #include "nodes/execnodes.h"
-#include "utils/rel.h"
 
 #include "base/counter_table.h"
 

@@ -40,7 +40,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "miscadmin.h"
 
 #include "base/compat.h"
 #include "base/geometry.h"

@@ -20,11 +20,7 @@
 #include "postgres.h"
 
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/shmem.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 
 #include "base/compat.h"
 #include "base/counter_table.h"

@@ -9,10 +9,8 @@
 
 #include "access/relation.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/hsearch.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/sql.h"

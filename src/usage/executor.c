@@ -19,7 +19,6 @@
 #include "optimizer/planner.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/stats.h"

@@ -20,12 +20,10 @@
 #include "catalog/pg_authid.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 
 #include "base/compat.h"
 #include "base/counter_table.h"
