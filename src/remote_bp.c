@@ -257,9 +257,7 @@ _PG_init(void)
 	RegisterXactCallback(transaction_event, NULL);
 
 	rbp_hook_install(io_worker_waits);
-	rbp_worker_register(RBP_WORKER_LEASE, "remote_bp_lease", "rbp_lease_main", false);
-	rbp_worker_register(RBP_WORKER_PUSHER, "remote_bp", "rbp_pusher_main", false);
-	rbp_worker_register(RBP_WORKER_LAUNCHER, "remote_bp", "rbp_policy_launcher_main", true);
+	rbp_workers_register();
 	rbp_usage_init();
 
 	prev_shmem_request_hook = shmem_request_hook;

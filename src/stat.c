@@ -88,15 +88,21 @@ put_usable(Row *row, bool unusable, const char *reason)
 }
 
 /*
- * Put the counters of temporary data, or the others.  Those that remote_bp_stat does not
- * show, such as times, are in no installed version either.
+ * Put the counters of temporary data, or the others, and what is kept beside them.
+ * Those that remote_bp_stat does not show, such as times, are in no installed version
+ * either.
  */
 static void
 put_counters(Row *row, bool spill)
 {
 	static const char prefix[] = "spill_";
 	uint64		counters[RBP_NUM_COUNTERS];
+	RbpStatsInfo info;
 
+	rbp_stats_info(&info);
+	put_text(row, "last_error", info.last_error);
+	put(row, "last_error_at", TimestampTzGetDatum(info.last_error_at), info.last_error[0] == '\0');
+	put(row, "stats_reset", TimestampTzGetDatum(info.reset_time), false);
 	rbp_stats_sum(counters);
 	for (int c = 0; c < RBP_NUM_COUNTERS; c++)
 		if ((strncmp(rbp_counter_names[c], prefix, strlen(prefix)) == 0) == spill)
@@ -104,12 +110,6 @@ put_counters(Row *row, bool spill)
 				rbp_sql_counter(counters, c), false);
 	put_count(row, "bytes_read", counters[RBP_COUNT_DONOR] * BLCKSZ);
 	put_count(row, "bytes_written", counters[RBP_COUNT_PUSHES] * BLCKSZ);
-}
-
-static void
-put_reset_time(Row *row)
-{
-	put(row, "stats_reset", TimestampTzGetDatum(rbp_stats_reset_time()), false);
 }
 
 static Datum
@@ -142,16 +142,11 @@ Datum
 rbp_sql_stat(PG_FUNCTION_ARGS)
 {
 	char		reason[RBP_LAST_ERROR_LEN];
-	char		error[RBP_LAST_ERROR_LEN];
-	TimestampTz error_at;
 	RbpTierPages pages;
 	Row			row = {0};
 
 	rbp_sql_require_loaded();
 	put_usable(&row, rbp_tier_unusable_reason(reason, sizeof(reason)), reason);
-	rbp_stats_last_error(error, sizeof(error), &error_at);
-	put_text(&row, "last_error", error);
-	put(&row, "last_error_at", TimestampTzGetDatum(error_at), error[0] == '\0');
 	put_text(&row, "page_cache_asked_by", rbp_page_cache_method());
 	put_counters(&row, false);
 
@@ -162,7 +157,6 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_count(&row, "free_pages", pages.free);
 	put_count(&row, "online_pages", pages.online);
 	put_count(&row, "max_pages", pages.max);
-	put_reset_time(&row);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 
@@ -188,7 +182,6 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 	/* slots of lost regions; the counter "lost" is about failed reads */
 	put_count(&row, "lost_pages", usage.dead);
 	put_count(&row, "files", usage.files);
-	put_reset_time(&row);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 

@@ -57,9 +57,7 @@ typedef struct StatsStripe
 typedef struct StatsHeader
 {
 	LWLock		lock;			/* protects all of the header */
-	TimestampTz reset_time;
-	char		last_error[RBP_LAST_ERROR_LEN]; /* "": none */
-	TimestampTz last_error_at;
+	RbpStatsInfo info;
 	uint64		base_counter[RBP_NUM_COUNTERS];
 	uint64		base_bucket[RBP_NUM_LATENCIES][RBP_LATENCY_BUCKETS];
 } StatsHeader;
@@ -103,7 +101,7 @@ rbp_stats_shmem_init(void *mem)
 
 	memset(h, 0, rbp_stats_shmem_size());
 	LWLockInitialize(&h->lock, rbp_lock_tranche("remote_bp_stats"));
-	h->reset_time = GetCurrentTimestamp();
+	h->info.reset_time = GetCurrentTimestamp();
 	stripes = (char *) h + CACHELINEALIGN(sizeof(StatsHeader));
 	header = h;
 }
@@ -363,17 +361,6 @@ rbp_stats_process_usage(int procno, int pid, RbpUsage *usage)
 		usage->item[i] = since(usage_item(stripe, i), pg_atomic_read_u64(&stripe->base[i]));
 }
 
-TimestampTz
-rbp_stats_reset_time(void)
-{
-	TimestampTz when;
-
-	LWLockAcquire(&header->lock, LW_SHARED);
-	when = header->reset_time;
-	LWLockRelease(&header->lock);
-	return when;
-}
-
 void
 rbp_stats_reset(void)
 {
@@ -381,9 +368,8 @@ rbp_stats_reset(void)
 	sum_counters(header->base_counter);
 	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
 		sum_latency((RbpLatency) op, header->base_bucket[op]);
-	header->reset_time = GetCurrentTimestamp();
-	header->last_error[0] = '\0';
-	header->last_error_at = 0;
+	memset(&header->info, 0, sizeof(RbpStatsInfo));
+	header->info.reset_time = GetCurrentTimestamp();
 	LWLockRelease(&header->lock);
 }
 
@@ -396,17 +382,16 @@ rbp_stats_error(const char *fmt,...)
 		return;
 	LWLockAcquire(&header->lock, LW_EXCLUSIVE);
 	va_start(args, fmt);
-	vsnprintf(header->last_error, sizeof(header->last_error), fmt, args);
+	vsnprintf(header->info.last_error, RBP_LAST_ERROR_LEN, fmt, args);
 	va_end(args);
-	header->last_error_at = GetCurrentTimestamp();
+	header->info.last_error_at = GetCurrentTimestamp();
 	LWLockRelease(&header->lock);
 }
 
 void
-rbp_stats_last_error(char *buf, Size len, TimestampTz *at)
+rbp_stats_info(RbpStatsInfo *info)
 {
 	LWLockAcquire(&header->lock, LW_SHARED);
-	strlcpy(buf, header->last_error, len);
-	*at = header->last_error_at;
+	*info = header->info;
 	LWLockRelease(&header->lock);
 }

@@ -169,7 +169,6 @@ extern int64 rbp_histogram_quantile(const uint64 buckets[RBP_LATENCY_BUCKETS], d
 /* Sums over all processes since the last reset. */
 extern void rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS]);
 extern void rbp_stats_histogram(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS]);
-extern TimestampTz rbp_stats_reset_time(void);
 
 /*
  * Parallel workers may count for this process from now on: note what its stripe
@@ -204,8 +203,14 @@ extern void rbp_stats_process_usage(int procno, int pid, RbpUsage *usage);
  */
 extern void rbp_stats_error(const char *fmt,...) pg_attribute_printf(1, 2);
 
-/* The last error; "" and 0 if there was none since the last reset. */
-extern void rbp_stats_last_error(char *buf, Size len, TimestampTz *at);
+typedef struct RbpStatsInfo
+{
+	TimestampTz reset_time;
+	char		last_error[RBP_LAST_ERROR_LEN]; /* "": none since the reset */
+	TimestampTz last_error_at;
+} RbpStatsInfo;
+
+extern void rbp_stats_info(RbpStatsInfo *info);
 extern void rbp_stats_reset(void);
 
 extern const char *const rbp_counter_names[RBP_NUM_COUNTERS];

@@ -36,10 +36,14 @@ static const struct
 {
 	const char *name;
 	const char *without;		/* what it means to be without it */
+	const char *library;		/* that it loads; in which its entry point is */
+	const char *function;
+	bool		database;		/* it reads catalogs, so it starts when they
+								 * are consistent */
 }			workers[RBP_WORKERS] = {
-	[RBP_WORKER_LEASE] = {"lease worker", "No memory is leased."},
-	[RBP_WORKER_PUSHER] = {"pusher", "No page is written to donors."},
-	[RBP_WORKER_LAUNCHER] = {"policy launcher", "No policy is applied."},
+	[RBP_WORKER_LEASE] = {"lease worker", "No memory is leased.", "remote_bp_lease", "rbp_lease_main", false},
+	[RBP_WORKER_PUSHER] = {"pusher", "No page is written to donors.", "remote_bp", "rbp_pusher_main", false},
+	[RBP_WORKER_LAUNCHER] = {"policy launcher", "No policy is applied.", "remote_bp", "rbp_policy_launcher_main", true},
 };
 
 static WorkerState *states = NULL;
@@ -64,8 +68,8 @@ rbp_workers_shmem_init(void *mem)
 	}
 }
 
-void
-rbp_worker_register(RbpWorker which, const char *library, const char *function, bool database)
+static void
+register_worker(RbpWorker which)
 {
 	BackgroundWorker worker = {
 		.bgw_flags = BGWORKER_SHMEM_ACCESS,
@@ -73,15 +77,15 @@ rbp_worker_register(RbpWorker which, const char *library, const char *function, 
 		.bgw_restart_time = 1
 	};
 
-	if (database)
+	if (workers[which].database)
 	{
 		worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
 		worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	}
 	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", workers[which].name);
 	strlcpy(worker.bgw_type, worker.bgw_name, BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, library, BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, workers[which].library, BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, workers[which].function, BGW_MAXLEN);
 	strlcpy(worker.bgw_extra, RBP_VERSION, BGW_EXTRALEN);
 	refused[which] = !rbp_compat_register_worker(&worker);
 	if (refused[which])
@@ -90,6 +94,13 @@ rbp_worker_register(RbpWorker which, const char *library, const char *function, 
 				 errmsg("remote_bp: no background worker is free for the %s", workers[which].name),
 				 errdetail("%s", workers[which].without),
 				 errhint("Raise max_worker_processes.")));
+}
+
+void
+rbp_workers_register(void)
+{
+	for (RbpWorker which = 0; which < RBP_WORKERS; which++)
+		register_worker(which);
 }
 
 /* For how long has the worker not run?  0 if it is not away. */

@@ -29,13 +29,8 @@ typedef enum RbpWorker
 extern Size rbp_workers_shmem_size(void);
 extern void rbp_workers_shmem_init(void *mem);
 
-/*
- * Register the worker, in _PG_init(); function is its entry point, in that
- * library, which the worker loads.  Its bgw_extra is the version of the postmaster's
- * code.  database: it reads catalogs, so it starts when they are consistent.
- */
-extern void rbp_worker_register(RbpWorker which, const char *library, const char *function,
-								bool database);
+/* Register them, in _PG_init().  Their bgw_extra is the version of the postmaster's code. */
+extern void rbp_workers_register(void);
 
 /* Note that the worker runs, and warn of others that do not. */
 extern void rbp_worker_runs(RbpWorker which);

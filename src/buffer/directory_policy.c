@@ -14,7 +14,6 @@
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
 #include "buffer/page.h"
-#include "buffer/s3fifo.h"
 
 #include <string.h>
 

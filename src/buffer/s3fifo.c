@@ -46,7 +46,6 @@
  */
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
-#include "buffer/page.h"
 #include "buffer/s3fifo.h"
 
 #define GHOST_TIME_BITS		12

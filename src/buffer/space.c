@@ -15,7 +15,6 @@
 
 #include "port/atomics.h"
 
-#include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/page.h"
 
