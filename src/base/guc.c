@@ -454,10 +454,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 int
 rbp_guc_tier_size_wanted(void)
 {
-	if (buffer_tier_size < 0 ||
-		buffer_tier_size > rbp_guc_buffer_tier_max_size)
-		return rbp_guc_buffer_tier_max_size;
-	return buffer_tier_size;
+	return buffer_tier_size < 0 ? rbp_guc_buffer_tier_max_size : buffer_tier_size;
 }
 
 int

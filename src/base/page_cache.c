@@ -66,13 +66,6 @@ typedef struct CacheCounts
 	uint64		nr_recently_evicted;
 } CacheCounts;
 
-typedef enum Method
-{
-	METHOD_NONE,
-	METHOD_CACHESTAT,
-	METHOD_MINCORE
-} Method;
-
 /* Fewer refaults per second than this are ignored; there are always some */
 #define REFAULTS_MIN			16
 #define LOOK_EVERY_NS			INT64CONST(2000000000)
@@ -81,7 +74,10 @@ typedef enum Method
 #define CALM_NS					INT64CONST(60000000000)
 #define CALM_MAX_NS				INT64CONST(3600000000000)
 
-static Method method = METHOD_NONE;
+/* A method; see rbp_page_cache_ask(). */
+typedef bool (*AskMethod) (int fd, RbpCacheView *view, off_t offset, int n, bool *cached);
+
+static AskMethod method = NULL;
 static Size os_page = 4096;
 
 /* Number of memory pages that the range [from, to) touches. */
@@ -104,7 +100,7 @@ count_cached(int fd, off_t offset, Size len)
 }
 
 static bool
-ask_cachestat(int fd, off_t offset, int n, bool *cached)
+ask_cachestat(int fd, RbpCacheView *view, off_t offset, int n, bool *cached)
 {
 	Size		len = (Size) n * BLCKSZ;
 	int64		count = count_cached(fd, offset, len);
@@ -115,7 +111,7 @@ ask_cachestat(int fd, off_t offset, int n, bool *cached)
 	{
 		/* some are cached: ask for each block */
 		for (int i = 0; i < n; i++)
-			if (!ask_cachestat(fd, offset + (off_t) i * BLCKSZ, 1, &cached[i]))
+			if (!ask_cachestat(fd, view, offset + (off_t) i * BLCKSZ, 1, &cached[i]))
 				return false;
 		return true;
 	}
@@ -157,16 +153,12 @@ ask_mincore(int fd, RbpCacheView *view, off_t offset, int n, bool *cached)
 }
 
 static bool
-ask_by(Method how, int fd, RbpCacheView *view, off_t offset, int n,
+ask_by(AskMethod how, int fd, RbpCacheView *view, off_t offset, int n,
 	   bool *cached)
 {
 	int			save_errno = errno;
-	bool		told = false;
+	bool		told = how != NULL && how(fd, view, offset, n, cached);
 
-	if (how == METHOD_CACHESTAT)
-		told = ask_cachestat(fd, offset, n, cached);
-	else if (how == METHOD_MINCORE)
-		told = ask_mincore(fd, view, offset, n, cached);
 	errno = save_errno;
 	return told;
 }
@@ -209,7 +201,7 @@ address_space_is_limited(void)
 void
 rbp_page_cache_init(void)
 {
-	static const Method methods[] = {METHOD_CACHESTAT, METHOD_MINCORE};
+	static const AskMethod methods[] = {ask_cachestat, ask_mincore};
 	long		page = sysconf(_SC_PAGESIZE);
 	char		path[MAXPGPATH];
 	PGAlignedBlock block;
@@ -224,13 +216,13 @@ rbp_page_cache_init(void)
 	fd = open(path, O_RDWR | PG_BINARY);
 	if (fd < 0)
 		return;
-	for (int i = 0; method == METHOD_NONE && i < lengthof(methods); i++)
+	for (int i = 0; method == NULL && i < lengthof(methods); i++)
 	{
 		RbpCacheView view = {0};
 		bool		cached = false;
 
 		if (pread(fd, block.data, BLCKSZ, 0) == BLCKSZ &&
-			(methods[i] == METHOD_CACHESTAT ? call_is_allowed(fd) : !address_space_is_limited()) &&
+			(methods[i] == ask_cachestat ? call_is_allowed(fd) : !address_space_is_limited()) &&
 			ask_by(methods[i], fd, &view, 0, 1, &cached) && cached)
 			method = methods[i];
 		rbp_page_cache_forget(&view);
@@ -241,8 +233,7 @@ rbp_page_cache_init(void)
 const char *
 rbp_page_cache_method(void)
 {
-	return method == METHOD_CACHESTAT ? "cachestat" :
-		method == METHOD_MINCORE ? "mincore" : "none";
+	return method == ask_cachestat ? "cachestat" : method == ask_mincore ? "mincore" : "none";
 }
 
 bool
@@ -274,8 +265,7 @@ rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset)
 	if (likely(view->tested))
 		return;
 	view->tested = true;
-	view->reliable = method != METHOD_NONE &&
-		ask_by(method, fd, view, offset, 1, &cached) && cached;
+	view->reliable = ask_by(method, fd, view, offset, 1, &cached) && cached;
 }
 
 void
@@ -391,7 +381,7 @@ rbp_page_cache_watch(void)
 			calm = now - keeps_from > calm ? CALM_NS : Min(calm * 2, CALM_MAX_NS);
 		keeps_from = now + calm;
 	}
-	rbp_choice_set_cache_keeps(method != METHOD_NONE && looked_at != 0 && now >= keeps_from);
+	rbp_choice_set_cache_keeps(method != NULL && looked_at != 0 && now >= keeps_from);
 	looked_at = now;
 	before = refaults;
 	return -1;
