@@ -75,9 +75,7 @@ typedef struct ReadRun
 /* Numbers of pages, by their outcomes */
 typedef int Outcomes[RBP_COUNT_CAPTURES];
 
-static char compare_buffer[BLCKSZ + RBP_IO_ALIGN];
-
-#define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_buffer))
+static char compare_page[BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
 
 /* Is the page in its buffer, without the file? */
 static inline bool
@@ -155,12 +153,11 @@ compare_with_disk(const ReadRun *run, int i)
 {
 	const RbpRelFile *file = run->file;
 	const ReadPage *page = &run->pages[i];
-	char	   *disk = compare_page;
-	ssize_t		n = rbp_libc.pread(run->fd, disk, BLCKSZ, run->offset + (off_t) i * BLCKSZ);
+	ssize_t		n = rbp_libc.pread(run->fd, compare_page, BLCKSZ, run->offset + (off_t) i * BLCKSZ);
 	char		where[160];
 
 	rbp_stats_count(RBP_COUNT_COMPARED, 1);
-	if (n == BLCKSZ && memcmp(disk, page->buf, BLCKSZ) == 0)
+	if (n == BLCKSZ && memcmp(compare_page, page->buf, BLCKSZ) == 0)
 		return true;
 
 	rbp_stats_count(RBP_COUNT_MISMATCHES, 1);
@@ -182,7 +179,7 @@ compare_with_disk(const ReadRun *run, int i)
 						page->ref.id.block, file->spc, file->db, file->rel,
 						file->fork, where,
 						LSN_FORMAT_ARGS(PageGetLSN((Page) page->buf)),
-						LSN_FORMAT_ARGS(PageGetLSN((Page) disk)))));
+						LSN_FORMAT_ARGS(PageGetLSN((Page) compare_page)))));
 	RESUME_INTERRUPTS();
 	return false;
 }

@@ -57,9 +57,7 @@ typedef struct WritePage
 								 * RBP_NO_STAGING_SLOT */
 } WritePage;
 
-static char bounce_buffer[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
-
-#define bounce			((char *) TYPEALIGN(RBP_IO_ALIGN, bounce_buffer))
+static char bounce[RBP_MAX_BATCH][BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
 
 char *
 rbp_tier_find_frame(const RbpRelFile *file, BlockNumber block)
@@ -200,8 +198,7 @@ write_batch(int fd, const RbpRelFile *file, int fs, uint16 space, char **bufs, i
 		.space = space,.fork = file->fork};
 
 		pages[i].ref = rbp_page_ref(&id);
-		iov[i].iov_base = prepare_page(file, fs, &pages[i], bufs[i],
-									   bounce + (Size) i * BLCKSZ, scarce);
+		iov[i].iov_base = prepare_page(file, fs, &pages[i], bufs[i], bounce[i], scarce);
 		iov[i].iov_len = BLCKSZ;
 	}
 
