@@ -33,9 +33,9 @@ typedef struct RbpFilePolicy
 {
 	RbpPolicy	policy;
 	uint32_t	kept;			/* pages that are kept */
-	uint32_t	new_pages;		/* pages of zeros, which cannot be kept (rule 9
-								 * of coherence), found by a walk through the
-								 * file */
+	uint32_t	new_pages;		/* pages of zeros, which cannot be kept (rule
+								 * 9 of coherence), found by a walk through
+								 * the file */
 } RbpFilePolicy;
 
 #endif							/* RBP_RELFILE_H */

@@ -216,8 +216,8 @@ struct RbpDirectory
 	/* atomics */
 	uint64_t	policies[RBP_POLICY_PLACES] __attribute__((aligned(RBP_CACHE_LINE)));
 	RbpFileCounts file_counts[RBP_POLICY_PLACES];
-	uint16_t	databases[RBP_MAX_SPACES];	/* by space: its database's number +
-											 * 1, or 0 */
+	uint16_t	databases[RBP_MAX_SPACES];	/* by space: its database's number
+											 * + 1, or 0 */
 	uint32_t	limits[RBP_MAX_SPACES]; /* by database: its limit + 1, or 0 */
 };
 

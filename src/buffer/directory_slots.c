@@ -135,7 +135,11 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evic
 
 	evicted->n = 0;
 	rbp_lock_exclusive(&p->lock);
-	/* a page that has a slot, and is to get another, counts under its limit already */
+
+	/*
+	 * a page that has a slot, and is to get another, counts under its limit
+	 * already
+	 */
 	has = rbp_entry_find(dir, hash, page);
 	if ((has == RBP_NIL || has >= dir->max_slots) &&
 		!rbp_limit_make_room(dir, part, page->space, evicted))

@@ -79,7 +79,7 @@ static bool
 next_partition(int *part)
 {
 	CHECK_FOR_INTERRUPTS();
-	return ++*part < RBP_PARTITIONS;
+	return ++* part < RBP_PARTITIONS;
 }
 
 void
@@ -180,7 +180,7 @@ rbp_residency_name_database(uint16 space)
 	Oid			spc;
 	Oid			db;
 	uint16		database = rbp_space_resolve(space, &spc, &db) ?
-		rbp_space_get(RBP_ALL_TABLESPACES, db) : RBP_INVALID_SPACE;
+	rbp_space_get(RBP_ALL_TABLESPACES, db) : RBP_INVALID_SPACE;
 
 	if (database != RBP_INVALID_SPACE)
 		rbp_directory_set_database(rbp_dir, space, database);
