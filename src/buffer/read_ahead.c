@@ -94,18 +94,23 @@ ignore_lookup(const RbpPageId *page, RbpLookup *lookup, bool requested)
 	}			seen[RBP_AHEAD_BATCHES * RBP_AHEAD_PAGES], *at;
 	bool		always = RBP_INJECTION_POINT("read-ahead-no-lookup");
 	uint32		generation;
+	bool		same;
+	bool		old;
 
 	if (!always && !RBP_INJECTION_POINT("prefetch-old-generation"))
 		return;
 	at = &seen[page->block % lengthof(seen)];
 	generation = rbp_directory_generation(rbp_dir, page->rel, page->space, page->fork);
-	if (requested)
+	same = rbp_page_equal(&at->page, page);
+	old = same && at->generation != generation;
+	/* what was requested under an old generation is remembered, to be taken */
+	if (requested && (always || !old))
 	{
 		at->page = *page;
 		at->lookup = *lookup;
 		at->generation = generation;
 	}
-	else if (rbp_page_equal(&at->page, page) && (always || at->generation != generation))
+	else if (!requested && (always ? same : old))
 		*lookup = at->lookup;
 }
 

@@ -374,7 +374,8 @@ SQL
 			wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 20) or die;
 			$session->query('DECLARE c CURSOR FOR SELECT v FROM t; MOVE 400 FROM c; CLOSE c');
 			my $ahead = counter($node, 'read_ahead');
-			$session->query('TRUNCATE t; ' . $rows->(2) . "; $elsewhere; SELECT sum(v) FROM t");
+			# Without a read of anything else: copies that are not used for long give way.
+			$session->query('TRUNCATE t; ' . $rows->(2) . '; SELECT sum(v) FROM t');
 			my @result = (counter($node, 'mismatches'), $ahead);
 			$session->query('ROLLBACK');
 			$session->quit;
