@@ -28,6 +28,11 @@ my $HEADER = 15;
 my $block = 100;
 my $query = "SELECT v FROM t WHERE ctid = '($block,1)'";
 
+# Pages of t that the tier has, staged ones included.  To look is to read catalogs, which
+# may take the frame of the right page: it is not captured.
+my $look = "SET remote_bp.use_tier = off;
+	SELECT coalesce(sum(pages + staged_pages), 0) FROM remote_bp_relations WHERE relation = 't'::regclass";
+
 # t is neither in the buffers nor, unless the server is the stock one, in the tier.
 sub cold
 {
@@ -119,9 +124,10 @@ sub served_by_the_tier
 	$node->reload;
 	$node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', '') or die;
 	reset_counters($node);
-	is_deeply([ $bad->outcomes($node, $query, $next, $query) ], [ 'error', 0, 0 ],
-		"$what: what the donor gives does not pass, and the next try reads the disk");
-	is(tier_pages($node, 't'), 0, "$what: the donor has it no more");
+	my @given = $bad->outcomes($node, $query, $next, $query, $look);
+	my $left = pop @given;
+	is_deeply(\@given, [ 'error', 0, 0 ], "$what: what the donor gives does not pass, and the next try reads the disk");
+	is($left, 0, "$what: the donor has it no more");
 	cmp_ok(counter($node, 'hits'), '>', 0, "$what: the donor returned the bad page");
 	recovers($node, "$what: page of the donor");
 	return;
@@ -183,6 +189,9 @@ for my $checksums (1, 0)
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'remote_bp'");
 	restarted($node);
 	wait_leased($node, 32) or die 'no memory';
+	# The policy worker would read catalogs into the frames of pages that did not pass, and
+	# capture none of them.
+	my $go_on = hold_policy_worker($node);
 	noticed_by_the_server($node, "$name: nothing in the tier", $byte);
 	ok(warm($node, 't'), "$name: the tier has pages");
 	noticed_by_the_server($node, "$name: the tier in use", $byte);
@@ -192,6 +201,7 @@ for my $checksums (1, 0)
 
 	is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM t'), '4096|0', "$name: the table is right");
 	is(counter($node, 'hash_failures'), 0, "$name: no hash failure");
+	$go_on->();
 	$node->stop;
 }
 
