@@ -334,7 +334,13 @@ take_read_ahead(ReadRun *run, int64 start)
 		if (!late)
 			taken = rbp_read_ahead_take(&page->ref.id, &page->lookup, page->buf, &deadline);
 		late = taken == RBP_TAKEN_LATE;
-		if (taken == RBP_TAKEN_NOTHING || page->lookup.where != RBP_REMOTE)
+
+		/*
+		 * the slot is to be read again after a mismatch, which proves nothing
+		 * of it
+		 */
+		if (taken == RBP_TAKEN_NOTHING || taken == RBP_TAKEN_MISMATCH ||
+			page->lookup.where != RBP_REMOTE)
 			continue;
 		slot = page->lookup.slot;
 		if (taken == RBP_TAKEN_PAGE)
@@ -370,6 +376,8 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	int			nhits = 0;
 	Outcomes	known = {0};
 	uint32		connects = rbp_remote_connects();
+	uint32		slot;			/* of the first page that came, or was asked
+								 * for */
 	int64		took;
 
 	for (int i = 0; i < run->n; i++)
@@ -385,6 +393,7 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	}
 	if (nios == 0)
 		return;
+	slot = ios[0].slot;
 	/* do not charge the donor for the time spent on the page cache */
 	if (rbp_guc_read_from != RBP_READ_DONOR)
 		start = rbp_now_ns();
@@ -397,7 +406,8 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 			{
 				known[asked[i]->outcome]++;
 				asked[i]->outcome = RBP_COUNT_DONOR;
-				nhits++;
+				if (nhits++ == 0)
+					slot = ios[i].slot;
 				continue;
 			}
 			(void) verify_failed_by_race(asked[i]);
@@ -406,7 +416,7 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	}
 	run->read_at = rbp_now_ns();
 	took = run->read_at - start;
-	count_from_donors(run, ios[0].slot, known, took, false);
+	count_from_donors(run, slot, known, took, false);
 
 	/*
 	 * connecting is not part of a read's cost: a rarely used donor would seem

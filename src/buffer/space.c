@@ -35,11 +35,7 @@ find_or_add(Oid spc, Oid db, bool add)
 			return RBP_INVALID_SPACE;
 		if (seen == 0 &&
 			pg_atomic_compare_exchange_u64(&spaces[place], &seen, word))
-		{
-			if (spc != RBP_ALL_TABLESPACES)
-				(void) find_or_add(RBP_ALL_TABLESPACES, db, true);
 			return (uint16) place;
-		}
 		if (seen == word)
 			return (uint16) place;
 		place = (place + 1) % RBP_MAX_SPACES;
@@ -50,7 +46,13 @@ find_or_add(Oid spc, Oid db, bool add)
 uint16
 rbp_space_get(Oid spc, Oid db)
 {
-	return find_or_add(spc, db, true);
+	uint16		space = find_or_add(spc, db, false);
+
+	/* no limit would hold in a database without a number */
+	if (space == RBP_INVALID_SPACE && (spc == RBP_ALL_TABLESPACES ||
+									   find_or_add(RBP_ALL_TABLESPACES, db, true) != RBP_INVALID_SPACE))
+		space = find_or_add(spc, db, true);
+	return space;
 }
 
 uint16

@@ -42,6 +42,9 @@
 /* Announced pages are requested when they are so many. */
 #define ANNOUNCED_MAX		8
 
+/* If so many pages in a row were not on their way, those that are have moved since. */
+#define MISSES_MAX			8192
+
 /*
  * A batch of content that has no other copy is waited for so long before it is
  * dropped, which costs less than abandoning it.
@@ -67,6 +70,7 @@ static uint64 use_clock = 0;
 
 static bool in_use = false;		/* anything, in this transaction */
 static int	waiting[RBP_POOLS]; /* batches with pages that were not taken */
+static int	misses = 0;			/* pages asked for and not found, in a row */
 
 /* The batches' pages; mapped when first needed */
 static char *memory = NULL;
@@ -233,7 +237,7 @@ rbp_ahead_waits(RbpPool pool)
 void
 rbp_ahead_drop(const void *owner, uint32 before)
 {
-	for (Batch *batch = batches; in_use && batch < batches + BATCHES; batch++)
+	for (Batch *batch = batches; in_use && batch < batches + BUFFER_BATCHES; batch++)
 		if (batch->n > 0 && batch->owner == owner && batch->last < before)
 			drop(batch, rbp_now_ns());
 }
@@ -301,7 +305,12 @@ rbp_ahead_take(RbpPool pool, uint32 slot, uint64 hash, char *buf, int64 *deadlin
 		request_announced();
 	batch = find(pool, slot, hash, &i);
 	if (batch == NULL)
+	{
+		if (rbp_pool_has_copies(pool) && waiting[pool] > 0 && ++misses >= MISSES_MAX)
+			rbp_ahead_drop(NULL, PG_UINT32_MAX);
 		return RBP_TAKEN_NOTHING;
+	}
+	misses = 0;
 	if (batch->transfer != NULL)
 		complete(batch, slot, deadline_ns);
 	status = batch->ios[i].status;

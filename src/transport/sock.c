@@ -202,6 +202,8 @@ RbpStatus
 rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 			   const RbpCredentials *cred)
 {
+	RbpStatus	status;
+
 	memset(sock, 0, sizeof(*sock));
 	sock->cred = *cred;
 
@@ -227,16 +229,17 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 
 	/*
 	 * A TCP connect goes on in the background.  One to a UNIX socket is done
-	 * at once; it fails if thousands wait to be accepted, as does one to a
-	 * process that is gone.
+	 * at once; it fails if too many wait to be accepted, which says nothing
+	 * against the donor, and if the process is gone.
 	 */
 	if (connect(sock->fd, addr, addrlen) == 0 || errno == EINPROGRESS || errno == EINTR)
 	{
 		sock->state = RBP_SOCK_CONNECTING;
 		return RBP_OK;
 	}
+	status = errno == EAGAIN ? RBP_BUSY : RBP_CONNLOST;
 	rbp_sock_close(sock);
-	return RBP_CONNLOST;
+	return status;
 }
 
 /*

@@ -266,6 +266,23 @@ test_announced(void)
 	is_u64((uint64) (begun - before), 3, "what was only announced ends with the transaction");
 }
 
+/* What was announced, and has changed its place since, is not waited for for ever. */
+static void
+test_forgotten(void)
+{
+	int			n = 0;
+
+	for (uint32 slot = 200; slot < 208; slot++)
+		rbp_ahead_announce(slot, hash_now(slot));
+	is_u64(request(RBP_POOL_BUFFER, 300, 8, &content, 400), 1, "pages are on their way, announced and others");
+	while (n < 20000 && rbp_ahead_find(RBP_POOL_BUFFER, 200, hash_now(200)) >= 0)
+		n += take(RBP_POOL_BUFFER, 1000) == RBP_TAKEN_NOTHING;
+	ok(n > 1000 && n < 20000, "announced pages are given up after many reads of others");
+	is_u64((uint64) taken(RBP_POOL_BUFFER, 300, 8), 8, "those of a run are not");
+	ok(!rbp_ahead_waits(RBP_POOL_BUFFER), "nothing is waited for any more");
+	end("forgotten");
+}
+
 int
 main(void)
 {
@@ -280,6 +297,7 @@ main(void)
 	test_room();
 	test_owners();
 	test_announced();
+	test_forgotten();
 	(void) request(RBP_POOL_TEMP, 0, 4, NULL, 0);
 	mock_exit();
 	is_u64((uint64) in_flight, 0, "the process ends: nothing is left on its way");

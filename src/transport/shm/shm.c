@@ -295,13 +295,11 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 {
 	if (ans->op == RBP_OP_PING)
 	{
-		if (ans->id == 0 || ans->id > conn->last_ping)
+		/* answers come in order */
+		if (ans->id <= conn->last_pong || ans->id > conn->last_ping)
 			return fail(conn, RBP_PROTOCOL);
-		if (ans->id > conn->last_pong)
-		{
-			conn->last_pong = ans->id;
-			conn->pong = rbp_status_from_wire(ans->status);
-		}
+		conn->last_pong = ans->id;
+		conn->pong = rbp_status_from_wire(ans->status);
 		return RBP_OK;
 	}
 	if (ans->op != RBP_OP_MAP)
