@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * file_io.c
- *	  Reading and writing temporary files block by block, and reporting
- *	  failures.
+ *	  Reading, writing and truncating temporary files, block by block.
  *
  * A call is split at block boundaries.  Blocks go to donors or to the real
  * file, whichever costs less.  A part of a block is written as the whole block,
@@ -12,15 +11,12 @@
  * staging.  It is not held while waiting for a donor, and while waiting for the
  * disk only if a block moves from elsewhere to the real file.
  *
- * Local to a process: the last lost block that it has met.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
+#include <fcntl.h>
 
-#include "base/geometry.h"
 #include "base/guc.h"
 #include "base/libc.h"
 #include "base/page_cache.h"
@@ -32,164 +28,11 @@
 #include "spill/table.h"
 
 /*
- * ---- failures ----------------------------------------------------------
- */
-
-/* The last lost block that this process has met. */
-static struct
-{
-	bool		noted;			/* in the current call, which raises it */
-	bool		told_later;		/* the server raises it, after the call */
-	bool		logged;			/* one was, in this transaction */
-	const char *hint;
-	char		file[RBP_SPILL_NAME_LEN];
-	char		what[1024];
-}			lost;
-
-static ErrorContextCallback lost_callback;
-static emit_log_hook_type prev_emit_log_hook = NULL;
-
-bool
-rbp_spill_lost_first(void)
-{
-	bool		first = !lost.logged;
-
-	lost.logged = rbp_spill_used_in_xact = true;
-	return first;
-}
-
-/* Called for each error and message: does it come of the lost block? */
-static void
-add_lost_context(void *arg)
-{
-	if (!lost.told_later || geterrcode() != ERRCODE_IO_ERROR)
-		return;
-	errcontext("remote_bp: %s", lost.what);
-	errhint("%s", lost.hint);
-}
-
-/* Will the server's error have the context?  PG_TRY() takes it away when it ends. */
-static bool
-has_lost_context(void)
-{
-	ErrorContextCallback *on_stack = error_context_stack;
-
-	while (on_stack != NULL && on_stack != &lost_callback)
-		on_stack = on_stack->previous;
-	return lost.told_later && on_stack != NULL;
-}
-
-/*
- * Since 18, the server logs each failed read, of which many can be under way,
- * before it raises the error for one of them.  We have told of the first.
- */
-static void
-drop_log_line(ErrorData *edata)
-{
-	const char *file = has_lost_context() && edata->elevel == LOG_SERVER_ONLY &&
-	edata->sqlerrcode == ERRCODE_IO_ERROR && edata->message != NULL ?
-	strstr(edata->message, lost.file) : NULL;
-
-	/* not that of a longer name */
-	if (file != NULL && file[strlen(lost.file)] == '"')
-		edata->output_to_server = false;
-	else if (prev_emit_log_hook != NULL)
-		prev_emit_log_hook(edata);
-}
-
-void
-rbp_spill_install_log_hook(void)
-{
-	static bool installed = false;
-
-	if (installed)
-		return;
-	installed = true;
-	prev_emit_log_hook = emit_log_hook;
-	emit_log_hook = drop_log_line;
-}
-
-/*
- * No error can be raised here: the server does, when the call has failed, but
- * knows only EIO.  So its error gets a context, by a callback that is on the
- * stack until a function ends that has one there already, or for good: each
- * removes its own by restoring what was there before.
- *
- * The log is told as well, of the first such block of a transaction: where the
- * server reads ahead many calls fail before it raises an error, if it does.
- *
- * ereport() processes interrupts, but an error must not leave the file call
- * here.  The client gets no message: if it did not read it, we would wait for
- * the client, with interrupts held.
- */
-static void
-tell_later(void)
-{
-	if (rbp_spill_lost_first())
-	{
-		HOLD_INTERRUPTS();
-		ereport(LOG_SERVER_ONLY,
-				(errmsg("remote_bp: %s", lost.what), errhint("%s", lost.hint)));
-		RESUME_INTERRUPTS();
-	}
-	lost.told_later = true;
-	if (has_lost_context())
-		return;
-	lost_callback.callback = add_lost_context;
-	lost_callback.previous = error_context_stack;
-	error_context_stack = &lost_callback;
-}
-
-void
-rbp_spill_block_lost(const char *name, const char *hint, const char *format,...)
-{
-	int			save_errno = errno;
-	va_list		args;
-
-	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
-	rbp_spill_used_in_xact = true;	/* for rbp_spill_forget_lost() */
-	if (has_lost_context() && !rbp_remote_can_raise())
-		return;					/* the server raises the first one's error */
-	lost.told_later = false;
-	lost.noted = true;
-	lost.hint = hint;
-	strlcpy(lost.file, name, sizeof(lost.file));
-	va_start(args, format);
-	(void) vsnprintf(lost.what, sizeof(lost.what), format, args);
-	va_end(args);
-	if (!rbp_remote_can_raise())
-		tell_later();
-	errno = save_errno;
-}
-
-void
-rbp_spill_forget_lost(void)
-{
-	lost.noted = lost.told_later = lost.logged = false;
-}
-
-void
-rbp_spill_call_failed(void)
-{
-	int			save_errno = errno;
-	bool		noted = lost.noted;
-
-	lost.noted = false;
-	if (save_errno == EINTR && rbp_remote_interrupted())
-		CHECK_FOR_INTERRUPTS();
-	else if (save_errno == EIO && noted && rbp_remote_can_raise())
-		ereport(ERROR,
-				(errcode(ERRCODE_IO_ERROR),
-				 errmsg("%s", lost.what), errhint("%s", lost.hint)));
-	errno = save_errno;
-}
-
-/*
  * ---- reads -------------------------------------------------------------
  */
 
 static inline int
-file_system(RbpSpillOpen *o, int fd)
+file_system_of(RbpSpillOpen *o, int fd)
 {
 	return rbp_page_cache_file_system(fd, &o->file_system);
 }
@@ -203,7 +46,7 @@ static inline int64
 cost_begin(RbpSpillOpen *o, int fd, size_t len, bool donor, bool write)
 {
 	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
-		rbp_spill_cost_begin(file_system(o, fd), donor, write) : 0;
+		rbp_spill_cost_begin(file_system_of(o, fd), donor, write) : 0;
 }
 
 /* preadv() of the real file. */
@@ -214,7 +57,7 @@ read_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t of
 	ssize_t		n = rbp_libc_readv(fd, iov, iovcnt, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(file_system(o, fd), false, false, started);
+		rbp_spill_cost_end(file_system_of(o, fd), false, false, started);
 	return n;
 }
 
@@ -226,12 +69,15 @@ write_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t o
 	ssize_t		n = rbp_libc_writev(fd, iov, iovcnt, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(file_system(o, fd), false, true, started);
+		rbp_spill_cost_end(file_system_of(o, fd), false, true, started);
 	return n;
 }
 
-ssize_t
-rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
+/*
+ * Read bytes within one block.  Returns how many there are, or -1 with errno.
+ */
+static ssize_t
+read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 {
 	uint32		block = (uint32) (offset / BLCKSZ);
 	uint32		start = (uint32) (offset % BLCKSZ);
@@ -289,7 +135,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		if (got > 0)
 		{
 			rbp_spill_cost_slot(b.slot);
-			rbp_spill_cost_end(file_system(o, fd), true, false, started);
+			rbp_spill_cost_end(file_system_of(o, fd), true, false, started);
 		}
 	}
 	if (got < 0)
@@ -313,7 +159,7 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 		{
 			off_t		from = offset + done;
 			size_t		len = Min(iov[i].iov_len - at, (size_t) (BLCKSZ - from % BLCKSZ));
-			ssize_t		n = rbp_spill_read_part(o, fd, (char *) iov[i].iov_base + at, len, from);
+			ssize_t		n = read_part(o, fd, (char *) iov[i].iov_base + at, len, from);
 
 			/* a short count would be taken for the end of the file */
 			if (n < 0)
@@ -413,7 +259,7 @@ static bool
 complete_part(Part *p, char *whole)
 {
 	off_t		start = p->offset % BLCKSZ;
-	ssize_t		n = rbp_spill_read_part(p->o, p->fd, whole, BLCKSZ, p->offset - start);
+	ssize_t		n = read_part(p->o, p->fd, whole, BLCKSZ, p->offset - start);
 
 	if (n < 0)
 		return false;
@@ -443,7 +289,7 @@ write_part(const Part *p)
 		return -1;
 	if (in_file && (!new || !spill_enabled(p->o)))
 		return write_real(p);
-	if (in_file && rbp_spill_prefer_file(file_system(p->o, p->fd)))
+	if (in_file && rbp_spill_prefer_file(file_system_of(p->o, p->fd)))
 	{
 		if (write_real(p) == (ssize_t) p->len)
 		{
@@ -461,7 +307,7 @@ write_part(const Part *p)
 
 		if (rbp_spill_put(p->o->handle, p->block, whole.buf, p->offset + (off_t) p->len))
 		{
-			rbp_spill_cost_end(file_system(p->o, p->fd), true, true, started);
+			rbp_spill_cost_end(file_system_of(p->o, p->fd), true, true, started);
 			return (ssize_t) p->len;
 		}
 		rbp_stats_count(RBP_COUNT_SPILL_LOCAL, p->len / BLCKSZ);
@@ -511,7 +357,7 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 	{
 		bool		to_donors = spill_enabled(o) && rbp_remote_usable(RBP_POOL_TEMP, start_ns);
 
-		if (to_donors && rbp_spill_prefer_file(file_system(o, fd)))
+		if (to_donors && rbp_spill_prefer_file(file_system_of(o, fd)))
 		{
 			ssize_t		n = extend_new_entry(o, offset, write_file(o, fd, iov, iovcnt, offset));
 
@@ -546,4 +392,82 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 		}
 	rbp_stats_latency(RBP_LATENCY_SPILL_WRITES, rbp_now_ns() - start_ns);
 	return done;
+}
+
+/*
+ * ---- truncation --------------------------------------------------------
+ */
+
+/*
+ * The part of the last block that remains goes to the real file, whose
+ * truncation zeroes the rest.  The file is locked from the truncation to the
+ * removal of the values, so that a process that moves blocks to the real file
+ * sees both or none.
+ */
+int
+rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
+{
+	char		rest[BLCKSZ];
+	uint32		block = (uint32) (length / BLCKSZ);
+	ssize_t		n = (ssize_t) (length % BLCKSZ);
+	RbpSpillFile *file;
+	int			result = 0;
+	int			save_errno;
+
+	if (length < 0 || !rbp_spill_open_lookup(o))
+		return rbp_libc.ftruncate(fd, length);
+	if (n > 0)
+	{
+		n = read_part(o, fd, rest, n, (off_t) block * BLCKSZ);
+		if (n < 0)
+			return -1;
+	}
+
+	file = rbp_spill_open_lock(o, true);
+	if (file == NULL)
+		return -1;
+	if (length < file->size && n > 0 &&
+		rbp_spill_block_get(file, block) != VALUE_NONE)
+	{
+		ssize_t		written = rbp_libc.pwrite(fd, rest, n, (off_t) block * BLCKSZ);
+
+		if (written >= 0 && written < n)
+			errno = ENOSPC;
+		if (written < n)
+			result = -1;
+	}
+	if (result == 0)
+		result = rbp_libc.ftruncate(fd, length);
+	save_errno = errno;
+	if (result == 0)
+	{
+		if (length < file->size)
+			rbp_spill_drop_tail(file, block);
+		file->size = length;
+	}
+	rbp_spill_file_unlock(file);
+	errno = save_errno;
+	return result;
+}
+
+int
+rbp_spill_truncate(const char *name, const char *path, off_t length)
+{
+	RbpSpillOpen o = {.writable = true,.not_found = -1};
+	int			fd;
+	int			result;
+	int			save_errno;
+
+	o.handle.index = RBP_SPILL_NO_FILE;
+	strlcpy(o.name, name, sizeof(o.name));
+	if (length < 0 || !rbp_spill_open_lookup(&o))
+		return rbp_libc.truncate(path, length);
+	fd = rbp_libc.open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	result = rbp_spill_ftruncate(&o, fd, length);
+	save_errno = errno;
+	(void) rbp_libc.close(fd);
+	errno = save_errno;
+	return result;
 }

@@ -2,10 +2,10 @@
  *
  * files.c
  *	  Temporary files whose blocks are on donors instead of in the real file:
- *	  descriptors, entries, sizes, truncation and removal.
+ *	  descriptors, entries, sizes and removal.
  *
- * file_io.c reads and writes them, blocks.c moves blocks, and setup.c has the
- * shared memory.
+ * file_io.c reads, writes and truncates them, blocks.c moves blocks, and setup.c
+ * has the shared memory.
  *
  * Invariants
  * ----------
@@ -60,7 +60,6 @@
 #include "miscadmin.h"
 
 #include "base/choice.h"
-#include "base/geometry.h"
 #include "base/libc.h"
 #include "common/clock.h"
 #include "remote/remote.h"
@@ -245,58 +244,6 @@ rbp_spill_size_by_name(const char *name, off_t real)
 	return find_entry(name, &handle) ? entry_size(handle, real) : real;
 }
 
-/*
- * The part of the last block that remains goes to the real file, whose
- * truncation zeroes the rest.  The file is locked from the truncation to the
- * removal of the values, so that a process that moves blocks to the real file
- * sees both or none.
- */
-int
-rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
-{
-	char		rest[BLCKSZ];
-	uint32		block = (uint32) (length / BLCKSZ);
-	ssize_t		n = (ssize_t) (length % BLCKSZ);
-	RbpSpillFile *file;
-	int			result = 0;
-	int			save_errno;
-
-	if (length < 0 || !rbp_spill_open_lookup(o))
-		return rbp_libc.ftruncate(fd, length);
-	if (n > 0)
-	{
-		n = rbp_spill_read_part(o, fd, rest, n, (off_t) block * BLCKSZ);
-		if (n < 0)
-			return -1;
-	}
-
-	file = rbp_spill_open_lock(o, true);
-	if (file == NULL)
-		return -1;
-	if (length < file->size && n > 0 &&
-		rbp_spill_block_get(file, block) != VALUE_NONE)
-	{
-		ssize_t		written = rbp_libc.pwrite(fd, rest, n, (off_t) block * BLCKSZ);
-
-		if (written >= 0 && written < n)
-			errno = ENOSPC;
-		if (written < n)
-			result = -1;
-	}
-	if (result == 0)
-		result = rbp_libc.ftruncate(fd, length);
-	save_errno = errno;
-	if (result == 0)
-	{
-		if (length < file->size)
-			rbp_spill_drop_tail(file, block);
-		file->size = length;
-	}
-	rbp_spill_file_unlock(file);
-	errno = save_errno;
-	return result;
-}
-
 int
 rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset, off_t len)
 {
@@ -305,28 +252,6 @@ rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset, off_t len)
 	if (result == 0 && rbp_spill_open_lookup(o) &&
 		!rbp_spill_open_extend(o, offset + len))
 		return EIO;
-	return result;
-}
-
-int
-rbp_spill_truncate(const char *name, const char *path, off_t length)
-{
-	RbpSpillOpen o = {.writable = true,.not_found = -1};
-	int			fd;
-	int			result;
-	int			save_errno;
-
-	o.handle.index = RBP_SPILL_NO_FILE;
-	strlcpy(o.name, name, sizeof(o.name));
-	if (length < 0 || !rbp_spill_open_lookup(&o))
-		return rbp_libc.truncate(path, length);
-	fd = rbp_libc.open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	result = rbp_spill_ftruncate(&o, fd, length);
-	save_errno = errno;
-	(void) rbp_libc.close(fd);
-	errno = save_errno;
 	return result;
 }
 

@@ -46,8 +46,6 @@
 /* How often a copy is read that does not match: the transfer may be at fault */
 #define MISMATCHES			3
 
-#define shared		rbp_spill_shared
-
 /* What is expected after a batch that was requested ahead */
 typedef struct Window
 {

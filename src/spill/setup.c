@@ -26,7 +26,6 @@
 #define SPARE_EXTENTS(n)	((n) / 16 + 16)
 
 RbpSpillShared *rbp_spill_shared = NULL;
-bool		rbp_spill_used_in_xact = false;
 
 #define shared		rbp_spill_shared
 

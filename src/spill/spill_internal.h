@@ -3,16 +3,21 @@
  * spill_internal.h
  *	  Declarations shared by the files of spill.
  *
- * files.c		descriptors, entries, sizes, truncation, removal
- * file_io.c	calls that read and write, block by block
- * blocks.c		reserving slots for a file, replacing a block's value
- * write.c		blocks on their way to donors: staging and batches
- * read.c		blocks from donors: read-ahead, checks, second copies
- * cost.c		whether a block costs less in its file or at a donor
+ * setup.c		shared memory, ends of transactions and processes, callbacks for remote
  * upkeep.c		moving blocks out of memory that is to be released; files whose
  *				owner is gone
- * setup.c		shared memory, ends of transactions and processes, callbacks for remote
  * views.c		remote_bp_temp_files
+ * file_io.c	calls that read, write and truncate, block by block
+ * files.c		descriptors, entries, sizes, removal
+ * write.c		blocks on their way to donors: staging and batches
+ * read.c		blocks from donors: read-ahead, checks, second copies
+ * lost.c		what the error and the log say of lost blocks
+ * cost.c		whether a block costs less in its file or at a donor
+ * blocks.c		reserving slots for a file, replacing a block's value
+ * slots.c		which slots are free
+ * table.c		the place of each block
+ *
+ * A file calls those below it, and none above.
  *
  *-------------------------------------------------------------------------
  */
@@ -97,9 +102,6 @@ typedef struct RbpSpillShared
  */
 extern RbpSpillShared *rbp_spill_shared;
 
-/* Set if this transaction has sent blocks or lost some. */
-extern bool rbp_spill_used_in_xact;
-
 static inline char *
 staging_page(uint32 page)
 {
@@ -161,14 +163,11 @@ extern bool rbp_spill_open_extend(RbpSpillOpen *o, off_t size);
 extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
 
 /*
- * ---- file_io.c ---------------------------------------------------------
+ * ---- lost.c ------------------------------------------------------------
  */
 
-/*
- * Read bytes within one block.  Returns how many there are, or -1 with errno.
- */
-extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len,
-								   off_t offset);
+/* Set if this transaction has sent blocks or lost some. */
+extern bool rbp_spill_used_in_xact;
 
 /*
  * A block is lost, and the current call fails with EIO.  The error that
