@@ -3,18 +3,12 @@
  * directory_extent.c
  *	  Extents of the directory: what they hold, dropping it, moving pages.
  *
- * directory.c explains how this fits together with the other files.
+ * directory_pages.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
-#include "base/geometry.h"
-#include "base/lock.h"
-#include "buffer/directory.h"
-#include "buffer/directory_internal.h"
-#include "buffer/page.h"
+#include "buffer/directory_entry.h"
 #include "buffer/s3fifo.h"
-
-#include <string.h>
 
 /*
  * Take the slots of closed extents out of use.  The entries of a partition

@@ -1,8 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * directory_internal.h
- *	  Layout of the directory; only for directory*.c, s3fifo.c and their unit
- *	  tests.
+ *	  Layout of the directory; only for its files and their unit tests.
+ *
+ * directory_walk.c		walks: sweeps, counts, applying policies
+ * directory_extent.c	what extents hold, dropping it, moving pages
+ * directory_pages.c	lookups, invalidation, staging, publication
+ * directory_slots.c	which slot a page gets, also under a limit
+ * s3fifo.c				what is evicted
+ * directory_entry.c	an entry's chain and list
+ * directory_policy.c	what is kept or limited, by the settings
+ *
+ * A file calls those below it, and none above.
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
  * bucket head, 4 of ghost and half a byte of write stamp; for each shared
@@ -291,29 +300,6 @@ rbp_database_pages(const RbpDirectory *dir, uint32_t part, uint16_t database)
 		(size_t) (part % dir->nstripes) * RBP_MAX_SPACES + database;
 }
 
-/*
- * Count a page that was added to the partition's list of kept pages, or taken
- * off it; any lock.
- */
-extern void rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages);
-
-/* Should the page be kept, and is there room for one more?  Any lock. */
-extern bool rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p,
-							  const RbpEntry *e);
-
-/* Are too many pages kept, in this partition or in total?  Any lock. */
-extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
-
-/*
- * Make room under the limit of the space's database, if one page more would exceed
- * it.  Where no page is found that could make room, because the partition has none, or
- * is large, the page comes on top, as long as the limit cannot be exceeded by more than
- * a page for each partition.  False if it is not: the page goes without a slot.
- * Exclusive lock.
- */
-extern bool rbp_limit_make_room(RbpDirectory *dir, uint32_t part, uint16_t space,
-								RbpEvicted *evicted);
-
 static inline RbpSlotState
 rbp_entry_state(const RbpEntry *e)
 {
@@ -420,53 +406,6 @@ rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 		__atomic_fetch_add(&account->sampled, freq, __ATOMIC_RELAXED);
 }
 
-/* Put the entry at the head of the list of the state; exclusive lock. */
-static inline void
-rbp_list_push(RbpDirectory *dir, RbpPartition *p, RbpSlotState state,
-			  uint8_t freq, uint32_t index)
-{
-	RbpList    *list = &p->lists[state];
-	uint32_t   *prev = rbp_array(dir, dir->prev);
-	RbpEntry   *e = rbp_entry(dir, index);
-
-	rbp_entry_set(e, state, freq);
-	prev[index] = RBP_NIL;
-	e->next = list->head;
-	if (list->head == RBP_NIL)
-		list->tail = index;
-	else
-		prev[list->head] = index;
-	list->head = index;
-	list->count++;
-	if (state == RBP_SLOT_KEPT)
-		rbp_kept_add(dir, index, 1);
-}
-
-/* Take the entry off the list that its state names; exclusive lock. */
-static inline void
-rbp_list_remove(RbpDirectory *dir, RbpPartition *p, uint32_t index)
-{
-	uint32_t   *prev = rbp_array(dir, dir->prev);
-	RbpEntry   *e = rbp_entry(dir, index);
-	RbpList    *list = &p->lists[rbp_entry_state(e)];
-
-	if (prev[index] == RBP_NIL)
-		list->head = e->next;
-	else
-		rbp_entry(dir, prev[index])->next = e->next;
-	if (e->next == RBP_NIL)
-		list->tail = prev[index];
-	else
-		prev[e->next] = prev[index];
-	list->count--;
-	if (rbp_entry_state(e) == RBP_SLOT_KEPT)
-		rbp_kept_add(dir, index, -1);
-}
-
-/*
- * ---- entries, for the files of the directory ---------------------------------
- */
-
 static inline bool
 rbp_entry_is_page(const RbpEntry *e, const RbpPageId *page)
 {
@@ -558,35 +497,29 @@ rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
 	result->hash = rbp_entry(dir, index)->hash;
 }
 
-/* What is to be done with an entry that has a page; true: it is dropped. */
-typedef bool (*RbpEntryVisit) (RbpDirectory *dir, uint32_t part, uint32_t index,
-							   void *arg);
-
 /*
- * Call fn for each entry of the partition that has a page, under the
- * partition's lock, which is released between chunks of remote slots.  fn
- * returns whether to drop the entry; that requires an exclusive lock.  Returns how
- * many were dropped.
+ * ---- directory_slots.c ------------------------------------------------------
  */
-extern uint64_t rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
-								   RbpEntryVisit fn, void *arg);
-
-/* Link the entry into its page's chain; exclusive lock. */
-extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);
-
-/* Unlink it; exclusive lock. */
-extern void rbp_chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index);
-
-/* Remove an entry that has a page from its chain and queue; exclusive lock. */
-extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
-						   uint64_t hash);
-
-/* Give back a slot that counts as taken and is on no list; exclusive lock. */
-extern void rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part,
-							 uint32_t index);
 
 /* A slot that was reserved is let go; exclusive lock. */
 extern void rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 							   uint32_t index);
+
+/*
+ * ---- directory_policy.c -----------------------------------------------------
+ */
+
+/*
+ * Count a page that was added to the partition's list of kept pages, or taken
+ * off it; any lock.
+ */
+extern void rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages);
+
+/* Should the page be kept, and is there room for one more?  Any lock. */
+extern bool rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p,
+							  const RbpEntry *e);
+
+/* Are too many pages kept, in this partition or in total?  Any lock. */
+extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
 
 #endif							/* RBP_DIRECTORY_INTERNAL_H */

@@ -1,21 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * directory_policy.c
- *	  Policies of the directory: pages that are kept, pages that are excluded,
- *	  and limits for databases.
+ *	  Policies of the directory: which files' pages are kept, or excluded, how many
+ *	  are kept, and limits for databases.  All of it is atomics: no locks.
  *
- * directory.c explains how this fits together with the other files.
+ * directory_pages.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
-#include "base/geometry.h"
-#include "base/lock.h"
-#include "base/relfile.h"
-#include "buffer/directory.h"
 #include "buffer/directory_internal.h"
-#include "buffer/page.h"
-
-#include <string.h>
 
 /* The bits of a word (see RBP_POLICY_BUCKETS) with the policy. */
 #define POLICY_MASK		0xffff
@@ -255,67 +248,6 @@ rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages)
 	__atomic_store_n(&dir->keep_max, pages, __ATOMIC_RELAXED);
 }
 
-/* Put the page on the list of kept pages if it should be there, and is not. */
-static void
-keep_page(RbpDirectory *dir, RbpPartition *p, uint32_t index)
-{
-	RbpEntry   *e = rbp_entry(dir, index);
-	RbpSlotState state = rbp_entry_state(e);
-
-	if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
-		rbp_may_keep_page(dir, p, e))
-	{
-		rbp_list_remove(dir, p, index);
-		rbp_list_push(dir, p, RBP_SLOT_KEPT, rbp_entry_freq(e), index);
-	}
-}
-
-bool
-rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
-{
-	uint64_t	hash = rbp_page_hash(page);
-	uint32_t	part = rbp_hash_partition(hash);
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	index;
-	bool		is_there;
-
-	rbp_lock_exclusive(&p->lock);
-	index = rbp_entry_find(dir, hash, page);
-	is_there = index != RBP_NIL && rbp_entry_live(dir, part, index);
-	if (is_there)
-		keep_page(dir, p, index);
-	rbp_lock_release(&p->lock);
-	return is_there;
-}
-
-/* Apply the policy to one entry.  Returns whether to drop the entry. */
-static bool
-apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	RbpPartition *p = &dir->partitions[part];
-	RbpEntry   *e = rbp_entry(dir, index);
-	RbpPolicy	policy = rbp_directory_policy(dir, e->rel, e->space);
-	uint8_t		freq = rbp_entry_freq(e);
-
-	(void) arg;
-	if (policy == RBP_POLICY_NONE)
-		return true;
-	if (rbp_entry_state(e) != RBP_SLOT_KEPT)
-		keep_page(dir, p, index);
-	else if (policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p))
-	{
-		rbp_list_remove(dir, p, index);
-		rbp_list_push(dir, p, freq > 0 ? RBP_SLOT_MAIN : RBP_SLOT_SMALL, freq, index);
-	}
-	return false;
-}
-
-uint64_t
-rbp_directory_apply_policies(RbpDirectory *dir, int partition)
-{
-	return rbp_for_each_entry(dir, (uint32_t) partition, true, apply_fn, NULL);
-}
-
 void
 rbp_directory_policies_applied(RbpDirectory *dir)
 {
@@ -360,98 +292,4 @@ int64_t
 rbp_directory_limit(const RbpDirectory *dir, uint16_t database)
 {
 	return (int64_t) __atomic_load_n(&dir->limits[database], __ATOMIC_RELAXED) - 1;
-}
-
-/* By how much would so many pages more exceed the database's limit?  Negative if there is room. */
-static int64_t
-over_limit(const RbpDirectory *dir, uint16_t database, int more)
-{
-	int64_t		max = rbp_directory_limit(dir, database);
-
-	return max < 0 ? INT64_MIN : (int64_t) rbp_directory_database_pages(dir, database) + more - max;
-}
-
-/*
- * Drop one of the partition's pages of the database, which is not kept: by CLOCK,
- * beginning where the last choice ended.  Visits RBP_CHUNK entries at most, so
- * false does not mean that there is no such page.  A live page is noted as evicted.
- * Exclusive lock.
- */
-static bool
-drop_under_limit(RbpDirectory *dir, uint32_t part, uint16_t database, RbpEvicted *evicted)
-{
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
-	uint32_t	chosen = RBP_NIL;
-
-	/*
-	 * An extent has one slot in each partition, so the clock's hand goes from
-	 * extent to extent.  A page that was read loses one of its accesses, also
-	 * in its account, each time the hand passes it.
-	 */
-	for (uint32_t step = 0; step < RBP_CHUNK && step < top; step++)
-	{
-		uint32_t	extent = p->limit_hand < top ? p->limit_hand : 0;
-		uint32_t	index = part * dir->nlocal + extent;
-		RbpEntry   *e = rbp_entry(dir, index);
-		RbpSlotState state;
-		uint8_t		freq;
-
-		p->limit_hand = extent + 1;
-		if (!rbp_extent_touched(dir, extent))
-			continue;
-		state = rbp_entry_state(e);
-		if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
-			rbp_database_of(dir, e->space) != database)
-			continue;
-		freq = rbp_entry_freq(e);
-		if (chosen == RBP_NIL || freq == 0)
-			chosen = index;
-		if (freq == 0)
-			break;
-		rbp_account_add(dir, part, index, rbp_entry_page_hash(e), 0, -1);
-		rbp_entry_set(e, state, freq - 1);
-	}
-	if (chosen == RBP_NIL)
-		return false;
-	if (rbp_entry_live(dir, part, chosen))
-		evicted->pages[evicted->n++] = rbp_entry_page(rbp_entry(dir, chosen));
-	rbp_entry_drop(dir, part, chosen, rbp_entry_page_hash(rbp_entry(dir, chosen)));
-	return true;
-}
-
-bool
-rbp_limit_make_room(RbpDirectory *dir, uint32_t part, uint16_t space, RbpEvicted *evicted)
-{
-	uint16_t	database = rbp_database_of(dir, space);
-
-	/* evict at most two pages, so that an earlier overshoot is worked off */
-	for (int i = 0; i < RBP_MAX_EVICTED - 1 && over_limit(dir, database, 1) > 0; i++)
-		/* a batch of pages counts only when it is published */
-		if (!drop_under_limit(dir, part, database, evicted))
-			return i > 0 || over_limit(dir, database, RBP_MAX_BATCH) < RBP_PARTITIONS;
-	return true;
-}
-
-uint64_t
-rbp_directory_trim(RbpDirectory *dir, int partition, uint16_t database)
-{
-	RbpPartition *p = &dir->partitions[partition];
-	int64_t		over = over_limit(dir, database, 0);
-	uint64_t	surplus = over > 0 ? (uint64_t) (over - 1) / (RBP_PARTITIONS - partition) + 1 : 0;
-	uint64_t	dropped = 0;
-	uint32_t	visited = 0;	/* since the last one that was dropped */
-
-	while (dropped < surplus && visited < dir->nlocal)
-	{
-		RbpEvicted	unused = {.n = 0};
-		bool		found;
-
-		rbp_lock_exclusive(&p->lock);
-		found = drop_under_limit(dir, (uint32_t) partition, database, &unused);
-		rbp_lock_release(&p->lock);
-		visited = found ? 0 : visited + RBP_CHUNK;
-		dropped += found;
-	}
-	return dropped;
 }

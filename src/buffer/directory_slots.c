@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * directory_slots.c
- *	  Which remote slot a page gets: free ones, fresh ones, those of other pages.
+ *	  Which remote slot a page gets: free ones, fresh ones, those of other pages,
+ *	  also where a database's limit asks for that.
  *
  * A slot is unused, or it is taken: then it is free (on the list of those), reserved
  * for a page that is being written to it, or it has a page, and is on one of the
@@ -10,32 +11,12 @@
  * under the partition's exclusive lock.  Extents' states are atomics: fresh slots
  * are taken by compare-and-swap.
  *
- * directory.c explains how this fits together with the other files.
+ * directory_pages.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
-#include "base/geometry.h"
-#include "base/lock.h"
-#include "buffer/directory.h"
-#include "buffer/directory_internal.h"
-#include "buffer/page.h"
+#include "buffer/directory_entry.h"
 #include "buffer/s3fifo.h"
-
-/*
- * A slot that counts as taken and is on no list is not needed any more: free
- * it, or leave it out of use if nothing is to be put into its extent.
- */
-void
-rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
-{
-	if (rbp_extent_open(dir->extents, index - part * dir->nlocal))
-		rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
-	else
-	{
-		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
-		p->taken--;
-	}
-}
 
 /* Count a fresh slot of the extent as taken, if the extent is open. */
 static bool
@@ -121,6 +102,115 @@ rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 	rbp_slot_release(dir, p, part, index);
 }
 
+/*
+ * ---- limits of databases -----------------------------------------------------
+ */
+
+/* By how much would so many pages more exceed the database's limit?  Negative if there is room. */
+static int64_t
+over_limit(const RbpDirectory *dir, uint16_t database, int more)
+{
+	int64_t		max = rbp_directory_limit(dir, database);
+
+	return max < 0 ? INT64_MIN : (int64_t) rbp_directory_database_pages(dir, database) + more - max;
+}
+
+/*
+ * Drop one of the partition's pages of the database, which is not kept: by CLOCK,
+ * beginning where the last choice ended.  Visits RBP_CHUNK entries at most, so
+ * false does not mean that there is no such page.  A live page is noted as evicted.
+ * Exclusive lock.
+ */
+static bool
+drop_under_limit(RbpDirectory *dir, uint32_t part, uint16_t database, RbpEvicted *evicted)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
+	uint32_t	chosen = RBP_NIL;
+
+	/*
+	 * An extent has one slot in each partition, so the clock's hand goes from
+	 * extent to extent.  A page that was read loses one of its accesses, also
+	 * in its account, each time the hand passes it.
+	 */
+	for (uint32_t step = 0; step < RBP_CHUNK && step < top; step++)
+	{
+		uint32_t	extent = p->limit_hand < top ? p->limit_hand : 0;
+		uint32_t	index = part * dir->nlocal + extent;
+		RbpEntry   *e = rbp_entry(dir, index);
+		RbpSlotState state;
+		uint8_t		freq;
+
+		p->limit_hand = extent + 1;
+		if (!rbp_extent_touched(dir, extent))
+			continue;
+		state = rbp_entry_state(e);
+		if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
+			rbp_database_of(dir, e->space) != database)
+			continue;
+		freq = rbp_entry_freq(e);
+		if (chosen == RBP_NIL || freq == 0)
+			chosen = index;
+		if (freq == 0)
+			break;
+		rbp_account_add(dir, part, index, rbp_entry_page_hash(e), 0, -1);
+		rbp_entry_set(e, state, freq - 1);
+	}
+	if (chosen == RBP_NIL)
+		return false;
+	if (rbp_entry_live(dir, part, chosen))
+		evicted->pages[evicted->n++] = rbp_entry_page(rbp_entry(dir, chosen));
+	rbp_entry_drop(dir, part, chosen, rbp_entry_page_hash(rbp_entry(dir, chosen)));
+	return true;
+}
+
+/*
+ * Make room under the limit of the space's database, if one page more would exceed
+ * it.  Where no page is found that could make room, because the partition has none, or
+ * is large, the page comes on top, as long as the limit cannot be exceeded by more than
+ * a page for each partition.  False if it is not: the page goes without a slot.
+ * Exclusive lock.
+ */
+static bool
+limit_make_room(RbpDirectory *dir, uint32_t part, uint16_t space, RbpEvicted *evicted)
+{
+	uint16_t	database = rbp_database_of(dir, space);
+
+	/* evict at most two pages, so that an earlier overshoot is worked off */
+	for (int i = 0; i < RBP_MAX_EVICTED - 1 && over_limit(dir, database, 1) > 0; i++)
+		/* a batch of pages counts only when it is published */
+		if (!drop_under_limit(dir, part, database, evicted))
+			return i > 0 || over_limit(dir, database, RBP_MAX_BATCH) < RBP_PARTITIONS;
+	return true;
+}
+
+uint64_t
+rbp_directory_trim(RbpDirectory *dir, int partition, uint16_t database)
+{
+	RbpPartition *p = &dir->partitions[partition];
+	int64_t		over = over_limit(dir, database, 0);
+	uint64_t	surplus = over > 0 ? (uint64_t) (over - 1) / (RBP_PARTITIONS - partition) + 1 : 0;
+	uint64_t	dropped = 0;
+	uint32_t	visited = 0;	/* since the last one that was dropped */
+
+	while (dropped < surplus && visited < dir->nlocal)
+	{
+		RbpEvicted	unused = {.n = 0};
+		bool		found;
+
+		rbp_lock_exclusive(&p->lock);
+		found = drop_under_limit(dir, (uint32_t) partition, database, &unused);
+		rbp_lock_release(&p->lock);
+		visited = found ? 0 : visited + RBP_CHUNK;
+		dropped += found;
+	}
+	return dropped;
+}
+
+/*
+ * ---- a slot for a page --------------------------------------------------------
+ */
+
 uint32_t
 rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
 {
@@ -142,7 +232,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evic
 	 */
 	has = rbp_entry_find(dir, hash, page);
 	if ((has == RBP_NIL || has >= dir->max_slots) &&
-		!rbp_limit_make_room(dir, part, page->space, evicted))
+		!limit_make_room(dir, part, page->space, evicted))
 		tries = RBP_EVICT_STEPS;
 
 	/*

@@ -1,27 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * directory_walk.c
- *	  Walks over all entries of a partition: sweeps, drops, scans, counts.
+ *	  Walks over all entries of a partition: sweeps, drops, scans, counts, policies.
  *
  * A walk holds one partition's lock, and lets go of it every RBP_CHUNK entries.
  * How far a sweep has come (sweep_at, sweep_bumps, swept) is kept in the partition,
  * under its lock, and is written by nobody else.
  *
- * directory.c explains how this fits together with the other files.
+ * directory_pages.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
-#include "base/lock.h"
-#include "buffer/directory.h"
-#include "buffer/directory_internal.h"
-#include "buffer/page.h"
+#include "buffer/directory_entry.h"
 
 #include <string.h>
+
+/* What is to be done with an entry that has a page; true: it is dropped. */
+typedef bool (*EntryVisit) (RbpDirectory *dir, uint32_t part, uint32_t index,
+							void *arg);
 
 /* Visit the pages in the partition's slots of these extents; returns how many were dropped.  Locked. */
 static uint32_t
 visit_slots(RbpDirectory *dir, uint32_t part, uint32_t extent, uint32_t end,
-			RbpEntryVisit fn, void *arg)
+			EntryVisit fn, void *arg)
 {
 	uint32_t	dropped = 0;
 
@@ -42,7 +43,7 @@ visit_slots(RbpDirectory *dir, uint32_t part, uint32_t extent, uint32_t end,
 
 /* Likewise the partition's staged pages, which are few. */
 static uint32_t
-visit_staged(RbpDirectory *dir, uint32_t part, RbpEntryVisit fn, void *arg)
+visit_staged(RbpDirectory *dir, uint32_t part, EntryVisit fn, void *arg)
 {
 	uint32_t	dropped = 0;
 	uint32_t	next;
@@ -116,9 +117,15 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 	return freed;
 }
 
-uint64_t
-rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
-				   RbpEntryVisit fn, void *arg)
+/*
+ * Call fn for each entry of the partition that has a page, under the
+ * partition's lock, which is released between chunks of remote slots.  fn
+ * returns whether to drop the entry; that requires an exclusive lock.  Returns how
+ * many were dropped.
+ */
+static uint64_t
+for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
+			   EntryVisit fn, void *arg)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	start = 0;
@@ -164,7 +171,7 @@ rbp_directory_visit(RbpDirectory *dir, int partition, bool drops, RbpPageVisit f
 {
 	Visit		visit = {fn, arg};
 
-	return rbp_for_each_entry(dir, (uint32_t) partition, drops, visit_page, &visit);
+	return for_each_entry(dir, (uint32_t) partition, drops, visit_page, &visit);
 }
 
 static bool
@@ -247,4 +254,69 @@ rbp_directory_is_full(RbpDirectory *dir)
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 		room += partition_room(dir, part);
 	return room <= (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS / 64;
+}
+
+/*
+ * ---- applying policies --------------------------------------------------------
+ */
+
+/* Put the page on the list of kept pages if it should be there, and is not. */
+static void
+keep_page(RbpDirectory *dir, RbpPartition *p, uint32_t index)
+{
+	RbpEntry   *e = rbp_entry(dir, index);
+	RbpSlotState state = rbp_entry_state(e);
+
+	if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
+		rbp_may_keep_page(dir, p, e))
+	{
+		rbp_list_remove(dir, p, index);
+		rbp_list_push(dir, p, RBP_SLOT_KEPT, rbp_entry_freq(e), index);
+	}
+}
+
+bool
+rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	index;
+	bool		is_there;
+
+	rbp_lock_exclusive(&p->lock);
+	index = rbp_entry_find(dir, hash, page);
+	is_there = index != RBP_NIL && rbp_entry_live(dir, part, index);
+	if (is_there)
+		keep_page(dir, p, index);
+	rbp_lock_release(&p->lock);
+	return is_there;
+}
+
+/* Apply the policy to one entry.  Returns whether to drop the entry. */
+static bool
+apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	RbpPartition *p = &dir->partitions[part];
+	RbpEntry   *e = rbp_entry(dir, index);
+	RbpPolicy	policy = rbp_directory_policy(dir, e->rel, e->space);
+	uint8_t		freq = rbp_entry_freq(e);
+
+	(void) arg;
+	if (policy == RBP_POLICY_NONE)
+		return true;
+	if (rbp_entry_state(e) != RBP_SLOT_KEPT)
+		keep_page(dir, p, index);
+	else if (policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p))
+	{
+		rbp_list_remove(dir, p, index);
+		rbp_list_push(dir, p, freq > 0 ? RBP_SLOT_MAIN : RBP_SLOT_SMALL, freq, index);
+	}
+	return false;
+}
+
+uint64_t
+rbp_directory_apply_policies(RbpDirectory *dir, int partition)
+{
+	return for_each_entry(dir, (uint32_t) partition, true, apply_fn, NULL);
 }

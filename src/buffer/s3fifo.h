@@ -11,9 +11,7 @@
 #ifndef RBP_S3FIFO_H
 #define RBP_S3FIFO_H
 
-#include "buffer/directory.h"
 #include "buffer/directory_internal.h"
-#include "buffer/s3fifo_rules.h"
 
 /*
  * Put an entry, which is on no list and has just received a page, into the

@@ -1,11 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * directory.c
+ * directory_pages.c
  *	  Which page is where: lookups, invalidation, staging, publication.
  *
- * directory_slots.c finds a slot for a page, directory_extent.c follows memory that
- * comes and goes, directory_policy.c what is kept or limited, directory_walk.c goes
- * through all entries, and s3fifo.c chooses what is evicted.
+ * directory_internal.h lists the other files of the directory.
  *
  * Concurrency
  *
@@ -68,14 +66,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/geometry.h"
 #include "base/injection_point.h"
-#include "base/layout.h"
-#include "base/lock.h"
-#include "base/relfile.h"
-#include "buffer/directory.h"
-#include "buffer/directory_internal.h"
-#include "buffer/page.h"
+#include "buffer/directory_entry.h"
 #include "buffer/s3fifo.h"
 
 /*
@@ -168,63 +160,12 @@ rbp_directory_max_slots(const RbpDirectory *dir)
 	return dir->max_slots;
 }
 
-/*
- * ---- entries and chains --------------------------------------------------
- */
-
 static inline uint32_t *
 page_stamp(const RbpDirectory *dir, uint64_t hash)
 {
 	return rbp_array(dir, dir->stamps) +
 		(size_t) rbp_hash_partition(hash) * dir->nstamps +
 		rbp_hash_place(hash, dir->nstamps);
-}
-
-void
-rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index)
-{
-	uint32_t   *head = rbp_bucket_head(dir, hash);
-
-	rbp_entry(dir, index)->chain = ~*head;
-	*head = ~index;
-}
-
-void
-rbp_chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
-{
-	uint32_t   *head = rbp_bucket_head(dir, hash);
-	uint32_t   *link;
-
-	if (~*head == index)
-	{
-		*head = ~rbp_entry(dir, index)->chain;
-		return;
-	}
-	link = &rbp_entry(dir, ~*head)->chain;
-	while (*link != index)
-	{
-		RBP_ASSERT(*link != RBP_NIL);
-		link = &rbp_entry(dir, *link)->chain;
-	}
-	*link = rbp_entry(dir, index)->chain;
-}
-
-/* Take the entry, that has a page, out of chain and queue. */
-void
-rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
-{
-	RbpPartition *p = &dir->partitions[part];
-	RbpEntry   *e = rbp_entry(dir, index);
-
-	rbp_chain_unlink(dir, hash, index);
-	rbp_list_remove(dir, p, index);
-	if (index >= dir->max_slots)
-		rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
-	else
-	{
-		rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
-		rbp_slot_release(dir, p, part, index);
-	}
 }
 
 /*
