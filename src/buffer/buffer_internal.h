@@ -12,7 +12,6 @@
 
 #include <sys/uio.h>
 
-#include "access/xact.h"
 #include "port/atomics.h"
 #include "storage/block.h"
 
@@ -160,42 +159,5 @@ extern void rbp_pusher_notify(uint32 depth);
 extern void rbp_pusher_count_evicted(const RbpEvicted *evicted);
 
 extern PGDLLEXPORT void rbp_pusher_main(Datum arg);
-
-/*
- * ---- what the tier does for each relation fork, and for each database -----------
- *
- * A process counts in its own memory, without a lock, and adds that to shared
- * memory from time to time: at the end of a transaction, at most ten times a
- * second, after a thousand pages of a fork, and when it ends.  A process that is
- * in no transaction calls rbp_relation_stats_settle().
- *
- * What was counted before a reset, and not added, is discarded.
- */
-
-/*
- * Count n pages of the file with that outcome, read in so many ns, or -1: for the
- * server, the process, and their relation.  Never waits, but for a lock of a table.
- */
-extern void rbp_count_read(const RbpRelFile *file, RbpCounter outcome, int n, int64 ns);
-
-/* Count a page for its relation: an item of RbpUsage. */
-extern void rbp_relation_count_page(const RbpPageId *page, RbpCounter item);
-
-/* Is anything pending? */
-extern bool rbp_relation_stats_pending;
-
-/*
- * Add to shared memory what is pending, as soon as it should be in a process that
- * is in no transaction.  Preserves errno.
- */
-extern void rbp_relation_stats_flush_outside(void);
-
-/* At the end of a read or write: if no end of a transaction will do it, do it. */
-static inline void
-rbp_relation_stats_settle(void)
-{
-	if (rbp_relation_stats_pending && !IsTransactionState())
-		rbp_relation_stats_flush_outside();
-}
 
 #endif							/* RBP_BUFFER_INTERNAL_H */

@@ -14,6 +14,7 @@
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
+#include "buffer/relation_stats.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"

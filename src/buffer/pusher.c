@@ -46,6 +46,7 @@
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
+#include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
 #include "common/status.h"

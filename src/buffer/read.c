@@ -38,6 +38,7 @@
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/read_ahead.h"
+#include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
 #include "common/status.h"

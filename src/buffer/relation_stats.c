@@ -30,7 +30,7 @@
 #include "base/sql.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/page.h"
+#include "buffer/relation_stats.h"
 #include "common/clock.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_relations);

@@ -43,6 +43,7 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
+#include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
 
