@@ -151,6 +151,15 @@ rbp_sock_address(const char *host, uint16_t port, struct sockaddr_storage *addr,
 }
 
 bool
+rbp_transport_is_numeric(const char *host)
+{
+	struct sockaddr_storage addr;
+	socklen_t	len;
+
+	return rbp_sock_address(host, 0, &addr, &len);
+}
+
+bool
 rbp_io_valid(const RbpIo *io, uint64_t region_size)
 {
 	if (io->kind == RBP_IO_PING)

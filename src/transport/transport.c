@@ -6,7 +6,6 @@
  *-------------------------------------------------------------------------
  */
 #include "transport/peer.h"
-#include "transport/sock.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
 
@@ -83,15 +82,6 @@ bool
 rbp_transport_give_up(void)
 {
 	return must_give_up != NULL && must_give_up();
-}
-
-bool
-rbp_transport_is_numeric(const char *host)
-{
-	struct sockaddr_storage addr;
-	socklen_t	len;
-
-	return rbp_sock_address(host, 0, &addr, &len);
 }
 
 bool

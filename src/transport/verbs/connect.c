@@ -25,12 +25,8 @@
  */
 #include "common/clock.h"
 #include "common/status.h"
-#include "transport/peer.h"
 #include "transport/sock.h"
-#include "transport/transport.h"
-#include "transport/verbs/device.h"
-#include "transport/verbs/verbs_internal.h"
-#include "wire/wire.h"
+#include "transport/verbs/conn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,46 +58,6 @@
 #define REJECT_TIMEOUT	4		/* the donor's system has waited in vain */
 #define REJECT_STALE	10		/* the queue pair had another connection */
 #define REJECT_CONSUMER	28		/* by the donor's process */
-
-/*
- * ---- the end of a connection ------------------------------------------------
- */
-
-/*
- * Destroy the queue pair; then the device does not access our memory any more.
- * The peer is told before, but the message may get lost.
- */
-static void
-release_qp(VerbsConn *conn)
-{
-	if (conn->id == NULL || conn->id->qp == NULL)
-		return;
-	if (conn->state == VERBS_READY)
-		(void) rdma_disconnect(conn->id);
-	rdma_destroy_qp(conn->id);
-}
-
-/*
- * The connection is over.  What is in flight gets status, unless it is final
- * already; what is submitted later, and connect_wait(), get failure.
- */
-void
-rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure)
-{
-	if (conn->state == VERBS_FAILED)
-		return;
-	release_qp(conn);
-	conn->state = VERBS_FAILED;
-	conn->failure = failure;
-	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
-
-	while (conn->done < conn->posted)
-		end_io(work_at(conn, conn->done++)->io, status);
-	for (; conn->data.head != conn->data.tail; conn->data.head++)
-		end_io(*queue_at(&conn->data, conn->data.head), status);
-	for (; conn->pings.head != conn->pings.tail; conn->pings.head++)
-		end_io(*queue_at(&conn->pings, conn->pings.head), status);
-}
 
 /*
  * ---- connecting -------------------------------------------------------------
@@ -308,7 +264,7 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 static void
 release_id(VerbsConn *conn)
 {
-	release_qp(conn);
+	rbp_verbs_release_qp(conn);
 	if (conn->cq != NULL)
 		(void) ibv_destroy_cq(conn->cq);
 	conn->cq = NULL;

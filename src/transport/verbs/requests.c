@@ -34,15 +34,11 @@
  */
 #include "common/clock.h"
 #include "common/status.h"
-#include "transport/peer.h"
 #include "transport/sock.h"
-#include "transport/transport.h"
-#include "transport/verbs/device.h"
-#include "transport/verbs/verbs_internal.h"
-#include "wire/wire.h"
+#include "transport/verbs/conn.h"
 
 #include <errno.h>
-#include <infiniband/verbs.h>
+#include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +53,38 @@
 
 /* wr_id of receives: this and the number of the buffer */
 #define RECEIVE			(UINT64_C(1) << 63)
+
+/*
+ * ---- the end of a connection ------------------------------------------------
+ */
+
+void
+rbp_verbs_release_qp(VerbsConn *conn)
+{
+	if (conn->id == NULL || conn->id->qp == NULL)
+		return;
+	if (conn->state == VERBS_READY)
+		(void) rdma_disconnect(conn->id);
+	rdma_destroy_qp(conn->id);
+}
+
+void
+rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure)
+{
+	if (conn->state == VERBS_FAILED)
+		return;
+	rbp_verbs_release_qp(conn);
+	conn->state = VERBS_FAILED;
+	conn->failure = failure;
+	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
+
+	while (conn->done < conn->posted)
+		end_io(work_at(conn, conn->done++)->io, status);
+	for (; conn->data.head != conn->data.tail; conn->data.head++)
+		end_io(*queue_at(&conn->data, conn->data.head), status);
+	for (; conn->pings.head != conn->pings.tail; conn->pings.head++)
+		end_io(*queue_at(&conn->pings, conn->pings.head), status);
+}
 
 /*
  * ---- queues -----------------------------------------------------------------

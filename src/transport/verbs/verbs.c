@@ -41,11 +41,8 @@
  */
 #include "common/clock.h"
 #include "common/status.h"
-#include "transport/peer.h"
 #include "transport/sock.h"
-#include "transport/transport.h"
-#include "transport/verbs/device.h"
-#include "transport/verbs/verbs_internal.h"
+#include "transport/verbs/conn.h"
 
 #include <sched.h>
 #include <time.h>

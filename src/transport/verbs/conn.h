@@ -1,18 +1,20 @@
 /*-------------------------------------------------------------------------
  *
- * verbs_internal.h
+ * conn.h
  *	  A verbs connection, as the files of the verbs transport share it.
  *
  * verbs.c		the table of functions, and waiting
  * connect.c	a connection's beginning, events, and end
  * requests.c	requests become work requests, and completions
  *
+ * A file calls those below it, and none above.
+ *
  * A connection belongs to one thread at a time: no locks.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef RBP_VERBS_INTERNAL_H
-#define RBP_VERBS_INTERNAL_H
+#ifndef RBP_VERBS_CONN_H
+#define RBP_VERBS_CONN_H
 
 #include "transport/peer.h"
 #include "transport/transport.h"
@@ -170,12 +172,6 @@ end_io(RbpIo *io, RbpStatus status)
  */
 
 /*
- * The connection is over.  What is in flight gets status, unless it is final
- * already; what is submitted later, and connect_wait(), get failure.
- */
-extern void rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure);
-
-/*
  * While waiting, or before posting: is the donor still there?  now:
  * rbp_now_ns().
  */
@@ -190,6 +186,18 @@ extern void rbp_verbs_close(RbpConn *base);
 /*
  * ---- requests.c -------------------------------------------------------------
  */
+
+/*
+ * Destroy the queue pair; then the device does not access our memory any more.
+ * The peer is told before, but the message may get lost.
+ */
+extern void rbp_verbs_release_qp(VerbsConn *conn);
+
+/*
+ * The connection is over.  What is in flight gets status, unless it is final
+ * already; what is submitted later, and connect_wait(), get failure.
+ */
+extern void rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure);
 
 /* Queue a request; RBP_INPROGRESS, or the status with which it is refused. */
 extern RbpStatus rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io);
@@ -213,4 +221,4 @@ extern void rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n);
 /* Post the receive of an answer to a ping, number i.  0, or an errno. */
 extern int	rbp_verbs_post_receive(VerbsConn *conn, int i);
 
-#endif							/* RBP_VERBS_INTERNAL_H */
+#endif							/* RBP_VERBS_CONN_H */
