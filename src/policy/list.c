@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * list.c
- *	  Resolves the table of policies to the files that the policies apply to.
+ *	  Resolves the table of policies to the files that the policies apply to; and
+ *	  runs queries.
  *
  * A policy of a partitioned table applies to its partitions.  A policy of a
  * table applies to its TOAST table and, if requested, to its indexes.  If two
@@ -27,6 +28,8 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
@@ -73,6 +76,47 @@ static const char *const list_query =
 ") SELECT * FROM file WHERE number IS NOT NULL"
 " UNION ALL"
 " SELECT NULL, set_on, index_name, policy, NULL, NULL FROM policy WHERE relid IS NULL";
+
+SPITupleTable *
+rbp_policy_sql(Oid table, const char *query, int nargs, Oid *types, Datum *values,
+			   bool read_only)
+{
+	int			level = NewGUCNestLevel();
+	Oid			save_user;
+	int			save_context;
+
+	GetUserIdAndSecContext(&save_user, &save_context);
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	/* the estimates for catalogs are high, but the queries are short */
+	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	SPI_connect();
+	if (OidIsValid(table))
+	{
+		Relation	rel = table_open(table, AccessShareLock);
+
+		query = psprintf(query, quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+														   RelationGetRelationName(rel)));
+		SetUserIdAndSecContext(rel->rd_rel->relowner,
+							   save_context | SECURITY_LOCAL_USERID_CHANGE |
+							   SECURITY_RESTRICTED_OPERATION);
+		table_close(rel, NoLock);
+	}
+	if (SPI_execute_with_args(query, nargs, types, values, NULL, read_only, 0) < 0)
+		elog(ERROR, "could not execute \"%s\"", query);
+	SetUserIdAndSecContext(save_user, save_context);
+	AtEOXact_GUC(true, level);
+	return SPI_tuptable;
+}
+
+Datum
+rbp_policy_value(SPITupleTable *rows, uint64 row, int column)
+{
+	bool		isnull;
+
+	return SPI_getbinval(rows->vals[row], rows->tupdesc, column, &isnull);
+}
 
 Oid
 rbp_policy_table(void)

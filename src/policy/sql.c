@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "access/table.h"
 #include "catalog/index.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
@@ -23,8 +22,6 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -62,47 +59,6 @@ rbp_policy_transaction_ends(XactEvent event)
 	if (event == XACT_EVENT_COMMIT && wake_all)
 		rbp_policy_wake(InvalidOid);
 	wake_database = wake_all = false;
-}
-
-SPITupleTable *
-rbp_policy_sql(Oid table, const char *query, int nargs, Oid *types, Datum *values,
-			   bool read_only)
-{
-	int			level = NewGUCNestLevel();
-	Oid			save_user;
-	int			save_context;
-
-	GetUserIdAndSecContext(&save_user, &save_context);
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	/* the estimates for catalogs are high, but the queries are short */
-	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	SPI_connect();
-	if (OidIsValid(table))
-	{
-		Relation	rel = table_open(table, AccessShareLock);
-
-		query = psprintf(query, quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-														   RelationGetRelationName(rel)));
-		SetUserIdAndSecContext(rel->rd_rel->relowner,
-							   save_context | SECURITY_LOCAL_USERID_CHANGE |
-							   SECURITY_RESTRICTED_OPERATION);
-		table_close(rel, NoLock);
-	}
-	if (SPI_execute_with_args(query, nargs, types, values, NULL, read_only, 0) < 0)
-		elog(ERROR, "could not execute \"%s\"", query);
-	SetUserIdAndSecContext(save_user, save_context);
-	AtEOXact_GUC(true, level);
-	return SPI_tuptable;
-}
-
-Datum
-rbp_policy_value(SPITupleTable *rows, uint64 row, int column)
-{
-	bool		isnull;
-
-	return SPI_getbinval(rows->vals[row], rows->tupdesc, column, &isnull);
 }
 
 /* OID of the table of policies; raises an error if there is none. */
