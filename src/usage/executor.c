@@ -21,8 +21,6 @@
 #include "utils/backend_status.h"
 
 #include "base/compat.h"
-#include "base/stats.h"
-#include "usage/usage.h"
 #include "usage/usage_internal.h"
 
 /* A query that is measured; it lives as long as the executor's state. */
@@ -264,7 +262,7 @@ rbp_usage_of_last(void)
 }
 
 void
-rbp_usage_init(void)
+rbp_usage_init_executor(void)
 {
 	next_planner = planner_hook ? planner_hook : standard_planner;
 	planner_hook = plan_query;
@@ -278,5 +276,4 @@ rbp_usage_init(void)
 	ExecutorEnd_hook = end;
 	next_utility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = utility;
-	rbp_usage_init_explain();
 }

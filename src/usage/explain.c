@@ -18,7 +18,7 @@
 
 #include "base/compat.h"
 #include "base/sql.h"
-#include "base/stats.h"
+#include "usage/usage.h"
 #include "usage/usage_internal.h"
 
 /* What is shown, in this order, as what in a text, and as what in other formats */
@@ -134,8 +134,9 @@ explain_node(PlanState *node, List *ancestors, const char *relationship,
 }
 
 void
-rbp_usage_init_explain(void)
+rbp_usage_init(void)
 {
+	rbp_usage_init_executor();
 	prev_explain = explain_per_plan_hook;
 	explain_per_plan_hook = explain_plan;
 	prev_explain_node = explain_per_node_hook;
@@ -163,8 +164,9 @@ explain_query(Query *query, int options, IntoClause *into, ExplainState *es,
 }
 
 void
-rbp_usage_init_explain(void)
+rbp_usage_init(void)
 {
+	rbp_usage_init_executor();
 	prev_explain = ExplainOneQuery_hook;
 	ExplainOneQuery_hook = explain_query;
 }

@@ -3,6 +3,9 @@
  * usage_internal.h
  *	  What the files of this room share.
  *
+ * explain.c, which installs all hooks, calls the others; executor.c calls nodes.c,
+ * which asks it for a query's nodes, and statements.c.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_USAGE_INTERNAL_H
@@ -50,6 +53,7 @@ extern RbpMeasuredNodes *rbp_usage_nodes(const EState *state);
  */
 extern const RbpUsage *rbp_usage_of_node(const PlanState *node);
 
-extern void rbp_usage_init_explain(void);
+/* Install the hooks of executor.c. */
+extern void rbp_usage_init_executor(void);
 
 #endif							/* RBP_USAGE_INTERNAL_H */
