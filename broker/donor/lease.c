@@ -67,6 +67,7 @@ static uint32_t reclaimable;	/* regions that are needed, and only clients
 
 static uint64_t min_free;
 static int	max_connections;	/* of a lease */
+static const RbpDonorRdma *rdma;
 
 /*
  * ---- leases --------------------------------------------------------------
@@ -296,7 +297,7 @@ donor_apply_end(void)
 												 * broker knows */
 			lease->nregions++;
 			atomic_store(&region->owner, lease);
-			donor_verbs_granted(i, lease);
+			rdma->granted(i, lease);
 		}
 		else if (region->state == DONOR_REGION_RELEASED)
 		{
@@ -477,7 +478,7 @@ withdraw(RbpDonorRegion *region)
 {
 	pthread_mutex_unlock(&donor_lock);
 	wait_for_users(region);
-	donor_verbs_revoke((uint32_t) (region - donor_regions));
+	rdma->revoke((uint32_t) (region - donor_regions));
 	if (atomic_load(&region->exposed))
 		donor_memory_release(region);
 	pthread_mutex_lock(&donor_lock);
@@ -650,4 +651,10 @@ donor_lease_init(uint64_t min_free_bytes, int max_lease_connections)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&janitor_wake, &attr);
 	rbp_thread_start(janitor_main, NULL);
+}
+
+void
+donor_lease_set_rdma(const RbpDonorRdma *callbacks)
+{
+	rdma = callbacks;
 }

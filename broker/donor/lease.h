@@ -62,8 +62,7 @@ struct RbpDonorLease
 };
 
 /*
- * What leases tell RDMA of regions; in verbs_mr.c.  Both functions do nothing if
- * RDMA is not served.
+ * Callbacks by which leases notify RDMA of regions.
  *
  * granted: The lease was granted this region, so its clients may get an rkey
  * to it.  Called with donor_lock held, when the lease owns the region.  Does
@@ -74,9 +73,17 @@ struct RbpDonorLease
  * that the rkey leads to is never used again.  Called in the janitor with no
  * lock held, when nobody is in the region or can enter it, and before it is
  * zeroed or given back.
+ *
+ * Both do nothing if RDMA is not served.
  */
-extern void donor_verbs_granted(uint32_t region, RbpDonorLease *lease);
-extern void donor_verbs_revoke(uint32_t region);
+typedef struct RbpDonorRdma
+{
+	void		(*granted) (uint32_t region, RbpDonorLease *lease);
+	void		(*revoke) (uint32_t region);
+} RbpDonorRdma;
+
+/* rdma is kept by reference.  To be called before donor_lease_init(). */
+extern void donor_lease_set_rdma(const RbpDonorRdma *rdma);
 
 /*
  * Start the janitor thread.  min_free: 0 for never giving memory back.

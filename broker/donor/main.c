@@ -324,6 +324,7 @@ start_serving(RbpEndpoint *ep, uint16_t *port)
 {
 	char		text[RBP_HOST_LEN + 16];
 
+	donor_lease_set_rdma(&donor_verbs_rdma);
 	donor_lease_init(opt.min_free, opt.lease_connections);
 	*port = opt.listen.port;
 	donor_serve_init(opt.listen.host, port, ep->transports, ep->shm_name, opt.threads,

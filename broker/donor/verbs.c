@@ -17,9 +17,9 @@
  * (one channel for the listening id and all connections), of the devices, and
  * of an eventfd (grants).  It makes and frees all objects of verbs and
  * rdma_cm, which may wait for a device's firmware, with one exception: the
- * janitor deregisters MRs of regions, too, in donor_verbs_revoke().  It takes turns: at
+ * janitor deregisters MRs of regions, too, in revoke_mrs().  It takes turns: at
  * most EVENTS_NS of connection events, then one MR.  The ping thread answers
- * pings, and so never waits for firmware.  The control thread calls donor_verbs_granted().
+ * pings, and so never waits for firmware.  The control thread calls granted().
  *
  * Locks: verbs_lock, in verbs_mr.c; ping_lock, in verbs_ping.c.
  *

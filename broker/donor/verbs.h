@@ -32,6 +32,9 @@ extern bool donor_verbs_init(const char *host, uint16_t *port,
  */
 extern int	donor_verbs_numa_node(const char *host);
 
+/* To be passed to donor_lease_set_rdma() */
+extern const RbpDonorRdma donor_verbs_rdma;
+
 /* Numbers of open connections, and of denied ones since the start. */
 extern uint64_t donor_verbs_connections(void);
 extern uint64_t donor_verbs_denied(void);

@@ -20,14 +20,14 @@
  * npending and pins; whatever else changes in a domain is used by the verbs
  * thread only.  The list is changed by the verbs thread only, which may
  * therefore read it without the lock.  The lock is only held for moments,
- * never while a device works; so donor_verbs_granted() can take it with donor_lock held.
+ * never while a device works; so granted() can take it with donor_lock held.
  * No other lock is taken while it is held.
  *
  * Why no rkey outlives a lease.  The owner of a region is the lease that it
  * belongs to; a thread is in a region between donor_region_enter() and
  * donor_region_leave() (see lease.h).  The verbs thread registers MRs for the
  * owner while it is in the region, and stores them in `regions` before it
- * leaves.  The janitor calls donor_verbs_revoke() when the owner is gone and no thread
+ * leaves.  The janitor calls revoke_mrs() when the owner is gone and no thread
  * is in the region.  By then all existing MRs have been stored where it looks,
  * and no other can be registered before the region has an owner again, which
  * it gets only after the janitor has made it free.  A domain that is created
@@ -187,8 +187,8 @@ end_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 	pthread_cond_broadcast(&mr_ended);
 }
 
-void
-donor_verbs_granted(uint32_t region, RbpDonorLease *lease)
+static void
+granted(uint32_t region, RbpDonorLease *lease)
 {
 	bool		any = false;
 
@@ -204,8 +204,8 @@ donor_verbs_granted(uint32_t region, RbpDonorLease *lease)
 		donor_verbs_wake();
 }
 
-void
-donor_verbs_revoke(uint32_t region)
+static void
+revoke_mrs(uint32_t region)
 {
 	pthread_mutex_lock(&verbs_lock);
 	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
@@ -217,6 +217,8 @@ donor_verbs_revoke(uint32_t region)
 	}
 	pthread_mutex_unlock(&verbs_lock);
 }
+
+const RbpDonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
 
 /*
  * Register a pending region.  False if that is not possible now, because the

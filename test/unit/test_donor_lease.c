@@ -118,12 +118,12 @@ check_closed(const RbpDonorRegion *region, const char *where)
 	pthread_mutex_unlock(&donor_lock);
 }
 
-void
-donor_verbs_granted(uint32_t region, RbpDonorLease *lease)
+static void
+granted(uint32_t region, RbpDonorLease *lease)
 {
 	if (pthread_mutex_trylock(&donor_lock) == 0)
 	{
-		wrong("donor_verbs_granted() without the lock");
+		wrong("granted() without the lock");
 		pthread_mutex_unlock(&donor_lock);
 	}
 	if (!clean[region])
@@ -143,8 +143,8 @@ donor_verbs_granted(uint32_t region, RbpDonorLease *lease)
 	pthread_mutex_unlock(&key_lock);
 }
 
-void
-donor_verbs_revoke(uint32_t region)
+static void
+revoke_keys(uint32_t region)
 {
 	check_closed(&donor_regions[region], "revocation");
 	sleep_us(atomic_load(&revoke_us));
@@ -906,6 +906,8 @@ test_connections(void)
 int
 main(void)
 {
+	const RbpDonorRdma keys = {.granted = granted,.revoke = revoke_keys};
+
 	donor_nregions = NREGIONS;
 	donor_region_size = REGION_BYTES;
 	donor_regions = calloc(NREGIONS, sizeof(RbpDonorRegion));
@@ -918,6 +920,7 @@ main(void)
 		clean[i] = revoked[i] = true;
 	}
 	rbp_log_init("test_donor_lease", RBP_LOG_WARNING);
+	donor_lease_set_rdma(&keys);
 	donor_lease_init(0, 3);
 
 	test_connections();
