@@ -11,7 +11,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/donor/memory.h"
 #include "broker/donor/serve_internal.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * serve_conn.c
- *	  One client of the data plane: handshake, and requests.
+ *	  One client of the data plane: handshake, requests, and end.
  *
  * TCP and UNIX connections are served by the same code: MAP only exists on the
  * latter, READ and WRITE work on both.
@@ -17,23 +17,67 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/common/format.h"
 #include "broker/common/secret.h"
-#include "broker/donor/memory.h"
 #include "broker/donor/proofs.h"
 #include "broker/donor/serve_internal.h"
 #include "transport/peer.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 /* A busy connection yields to others after so many rounds, or bytes received. */
 #define ROUNDS			64
 #define TURN_BYTES		(256 * 1024)
 #define HELD_BACK		16		/* answers held back at most */
+
+atomic_int	donor_serve_nconnections;
+
+void
+donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why)
+{
+	struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+	socklen_t	len = sizeof(peer);
+	struct ucred cred;
+	socklen_t	cred_len = sizeof(cred);
+	char		address[NI_MAXHOST];
+
+	if (getpeername(fd, (struct sockaddr *) &peer, &len) == 0 &&
+		peer.ss_family == AF_UNIX &&
+		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len) == 0)
+		snprintf(address, sizeof(address), "this host, user %u", (unsigned) cred.uid);
+	else
+		rbp_format_address(peer.ss_family == AF_INET || peer.ss_family == AF_INET6 ?
+						   (struct sockaddr *) &peer : NULL, address, sizeof(address));
+	rbp_log_repeated(level, "refused a client from %s: %s", address, why);
+}
+
+void
+donor_serve_close(RbpDonorConn *conn)
+{
+	RbpDonorThread *t = conn->thread;
+
+	pthread_mutex_lock(&t->lock);
+	LIST_REMOVE(conn, link);
+	pthread_mutex_unlock(&t->lock);
+
+	if (t->last_served == conn)
+		t->last_served = NULL;
+	close(conn->fd);
+	if (conn->lease != NULL)
+		donor_lease_disconnect(conn->lease);
+	donor_lease_unref(conn->lease);
+	free(conn);
+	atomic_fetch_sub(&donor_serve_nconnections, 1);
+}
 
 /*
  * ---- handshake -----------------------------------------------------------

@@ -1,7 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * serve_internal.h
- *	  Declarations shared by the files of the data plane; see serve.c.
+ *	  Declarations shared by the files of the data plane.
+ *
+ * serve_threads.c	threads that poll, accepting connections
+ * serve_conn.c		one client: handshake, requests, end
+ * serve_answer.c	answers to it
+ *
+ * A file calls those below it, and none above.
  *
  * A connection and its thread's fields are used by that thread only, unless
  * said otherwise, and so are all functions here.
@@ -102,19 +108,18 @@ donor_serve_count(RbpDonorThread *thread, RbpDonorServeStat stat, uint64_t n)
 						  memory_order_relaxed);
 }
 
-/*
- * serve.c: log that a client is refused, with its address.  Any thread may
- * call this.
- */
+/* serve_conn.c: number of open connections, of all threads. */
+extern atomic_int donor_serve_nconnections;
+
+/* Log that a client is refused, with its address.  Any thread may call this. */
 extern void donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why);
 
-/* serve.c: close and free a connection. */
+/* Close and free a connection. */
 extern void donor_serve_close(RbpDonorConn *conn);
 
 /*
- * serve_conn.c: serve a connection until it has no more requests, or has had
- * its turn.  Returns whether there was anything to do; the connection may be
- * freed then.
+ * Serve a connection until it has no more requests, or has had its turn.
+ * Returns whether there was anything to do; the connection may be freed then.
  */
 extern bool donor_serve_conn(RbpDonorConn *conn, int64_t now);
 

@@ -1,10 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * serve.c
- *	  The donor's data plane: threads, and accepting and closing connections.
- *
- * serve_conn.c		one client: handshake, requests
- * serve_answer.c	answers to it
+ * serve_threads.c
+ *	  The donor's data plane: threads, and accepting connections.
  *
  * There are a few threads, each with its own epoll set; a connection stays
  * with the thread that it was assigned to when it was accepted.  Nothing here
@@ -18,23 +15,17 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/common/format.h"
 #include "broker/common/listen.h"
-#include "broker/common/log.h"
 #include "broker/common/secret.h"
 #include "broker/common/signals.h"
-#include "broker/donor/memory.h"
-#include "broker/donor/serve.h"
 #include "broker/donor/serve_internal.h"
 #include "common/clock.h"
 #include "common/text.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -62,7 +53,6 @@ static int64_t spin_ns;
 static int	max_spinners;
 static atomic_int spinners;
 static atomic_uint next_thread;
-static atomic_int nconnections;
 static int	max_connections;
 static RbpDonorConn tcp_listener;
 static RbpDonorConn unix_listener;
@@ -70,44 +60,6 @@ static RbpDonorConn unix_listener;
 /*
  * ---- connections ---------------------------------------------------------
  */
-
-void
-donor_serve_close(RbpDonorConn *conn)
-{
-	RbpDonorThread *t = conn->thread;
-
-	pthread_mutex_lock(&t->lock);
-	LIST_REMOVE(conn, link);
-	pthread_mutex_unlock(&t->lock);
-
-	if (t->last_served == conn)
-		t->last_served = NULL;
-	close(conn->fd);
-	if (conn->lease != NULL)
-		donor_lease_disconnect(conn->lease);
-	donor_lease_unref(conn->lease);
-	free(conn);
-	atomic_fetch_sub(&nconnections, 1);
-}
-
-void
-donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why)
-{
-	struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
-	socklen_t	len = sizeof(peer);
-	struct ucred cred;
-	socklen_t	cred_len = sizeof(cred);
-	char		address[NI_MAXHOST];
-
-	if (getpeername(fd, (struct sockaddr *) &peer, &len) == 0 &&
-		peer.ss_family == AF_UNIX &&
-		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len) == 0)
-		snprintf(address, sizeof(address), "this host, user %u", (unsigned) cred.uid);
-	else
-		rbp_format_address(peer.ss_family == AF_INET || peer.ss_family == AF_INET6 ?
-						   (struct sockaddr *) &peer : NULL, address, sizeof(address));
-	rbp_log_repeated(level, "refused a client from %s: %s", address, why);
-}
 
 static void
 refuse_busy(int fd)
@@ -179,7 +131,7 @@ accept_conns(const RbpDonorConn *listener)
 			}
 			return;
 		}
-		if (atomic_fetch_add(&nconnections, 1) < max_connections)
+		if (atomic_fetch_add(&donor_serve_nconnections, 1) < max_connections)
 			conn = calloc(1, sizeof(*conn));
 		if (conn == NULL)
 			refuse_busy(fd);
@@ -197,7 +149,7 @@ accept_conns(const RbpDonorConn *listener)
 		}
 		close(fd);
 		free(conn);
-		atomic_fetch_sub(&nconnections, 1);
+		atomic_fetch_sub(&donor_serve_nconnections, 1);
 	}
 }
 
@@ -446,5 +398,5 @@ donor_serve_stat(RbpDonorServeStat stat)
 uint64_t
 donor_serve_connections(void)
 {
-	return (uint64_t) atomic_load(&nconnections);
+	return (uint64_t) atomic_load(&donor_serve_nconnections);
 }
