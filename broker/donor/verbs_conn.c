@@ -13,15 +13,10 @@
 #include "broker/common/format.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
-#include "broker/donor/lease.h"
-#include "broker/donor/memory.h"
 #include "broker/donor/proofs.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
 #include "common/status.h"
-#include "transport/peer.h"
-#include "transport/transport.h"
-#include "wire/wire.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -1,8 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * verbs_internal.h
- *	  Declarations shared by the files of the RDMA service; see verbs.c for
- *	  threads, verbs_mr.c for locks, and for why no rkey outlives a lease.
+ *	  Declarations shared by the files of the RDMA service.
+ *
+ * verbs_thread.c	listening, and the verbs thread; which threads there are
+ * verbs_conn.c		connections: handshake, end
+ * verbs_mr.c		MRs of regions: registration and fencing; why no rkey
+ *					outlives a lease
+ * verbs_device.c	devices: which can be used, what they refuse
+ * verbs_ping.c		connections: pings, failures; the list of devices
+ *
+ * A file calls those below it, and none above.
  *
  * All functions are called by the verbs thread only, unless said otherwise.
  * Those that can fail have logged the failure when they return false or NULL.
@@ -20,7 +28,7 @@
 #include <sys/queue.h>
 
 /*
- * ---- verbs.c -------------------------------------------------------------
+ * ---- verbs_device.c ------------------------------------------------------
  */
 
 /* Log a failure with its errno.  Any thread may call this. */
@@ -36,11 +44,8 @@ extern const char *donor_verbs_memory_hint(void);
  */
 extern bool donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len);
 
-/*
- * Wake the verbs thread to register MRs.  Any thread may call this; does not
- * wait.
- */
-extern void donor_verbs_wake(void);
+/* Never wait in reads from, or writes to, this descriptor. */
+extern bool donor_verbs_set_nonblocking(int fd);
 
 typedef struct RbpDonorVerbsDevice
 {
@@ -167,6 +172,13 @@ extern void donor_verbs_free_released(RbpDonorVerbsConnList *gone);
 /*
  * ---- verbs_ping.c --------------------------------------------------------
  */
+
+/*
+ * Wake the verbs thread by the eventfd.  Any thread may call this; does not
+ * wait.
+ */
+extern void donor_verbs_wake(void);
+extern int	donor_verbs_wake_fd;
 
 /* Start the ping thread; ends the process on failure. */
 extern void donor_verbs_start_pings(void);

@@ -52,12 +52,9 @@
  */
 #include "broker/common/format.h"
 #include "broker/common/log.h"
-#include "broker/donor/lease.h"
-#include "broker/donor/memory.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
 #include "common/limits.h"
-#include "wire/wire.h"
 
 #include <errno.h>
 #include <pthread.h>

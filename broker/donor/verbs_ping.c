@@ -29,8 +29,6 @@
 #include "broker/common/signals.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
-#include "transport/peer.h"
-#include "wire/wire.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -48,10 +46,18 @@
 static pthread_mutex_t ping_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int wanted;		/* by the verbs thread: mutexes are not fair */
 static int	ping_wake_fd = -1;
+int			donor_verbs_wake_fd = -1;
 
 /* under ping_lock */
 static RbpDonorVerbsDevice *devices;
 static TAILQ_HEAD(RbpDonorPingQueue, RbpDonorVerbsConn) queue = TAILQ_HEAD_INITIALIZER(queue);
+
+void
+donor_verbs_wake(void)
+{
+	/* fails only if the counter overflows */
+	(void) eventfd_write(donor_verbs_wake_fd, 1);
+}
 
 static void
 lock_pings(void)

@@ -35,8 +35,9 @@ static int64_t shifted_now(void);
 #define aligned_alloc	mock_aligned_alloc
 #define rbp_boottime_ns	shifted_now
 #include "broker/donor/proofs.c"
-#include "broker/donor/verbs.c"
+#include "broker/donor/verbs_thread.c"
 #include "broker/donor/verbs_conn.c"
+#include "broker/donor/verbs_device.c"
 #include "broker/donor/verbs_mr.c"
 #include "broker/donor/verbs_ping.c"
 #undef malloc

@@ -1,17 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * verbs.c
- *	  RDMA: devices, listening, and the thread that serves clients.
+ * verbs_thread.c
+ *	  RDMA: listening, and the thread that serves clients.
  *
  * A client reads and writes by requests to its device, which the donor's
  * device serves without this process or a processor.  What remains to be done
  * is to admit those who have a lease, to hand out rkeys, to answer pings, and
  * above all to deregister MRs when a lease loses its regions.
- *
- * verbs_conn.c		connections: handshake, end
- * verbs_ping.c		connections: pings, failures
- * verbs_mr.c		MRs of regions: registration and fencing; why no rkey
- *					outlives a lease
  *
  * Threads.  The verbs thread sleeps in poll().  It waits for events of rdma_cm
  * (one channel for the listening id and all connections), of the devices, and
@@ -38,19 +33,14 @@
 #include "broker/common/signals.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
-#include "wire/wire.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #define EVENTS_NS		INT64_C(5000000)	/* for events of rdma_cm, per
 											 * round */
@@ -59,54 +49,12 @@
 #define ASYNC_EVENTS	64		/* of a device, handled per round */
 #define TICK_NS			INT64_C(1000000000)
 
-static int	wake_fd = -1;
-
 /* used by the verbs thread only */
 static struct rdma_event_channel *events;
 static struct rdma_cm_id *listener; /* NULL if its device is gone */
 static struct sockaddr_storage listen_addr;
-static int	ndevices;
 static int	close_tries;		/* attempts left to have a removed device's
 								 * context closed */
-
-const char *
-donor_verbs_memory_hint(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-		limit.rlim_cur > 2 * donor_nregions * donor_region_size)
-		return "; RLIMIT_MEMLOCK allows it: memory is short, or the device or the cgroup (rdma.max) has no room for more";
-	return "; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)";
-}
-
-void
-donor_verbs_log_failure(int error, const char *fmt,...)
-{
-	char		what[128];
-	va_list		args;
-
-	va_start(args, fmt);
-	vsnprintf(what, sizeof(what), fmt, args);
-	va_end(args);
-	rbp_log_repeated(RBP_LOG_WARNING, "RDMA: could not %s: %s%s", what, strerror(error),
-					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
-}
-
-void
-donor_verbs_wake(void)
-{
-	/* fails only if the counter overflows */
-	(void) eventfd_write(wake_fd, 1);
-}
-
-static bool
-set_nonblocking(int fd)
-{
-	int			flags = fcntl(fd, F_GETFL);
-
-	return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
-}
 
 /*
  * ---- listening -----------------------------------------------------------
@@ -118,43 +66,6 @@ is_any(const struct sockaddr *addr)
 	if (addr->sa_family == AF_INET6)
 		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *) addr)->sin6_addr);
 	return ((const struct sockaddr_in *) addr)->sin_addr.s_addr == INADDR_ANY;
-}
-
-bool
-donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len)
-{
-	const char *name = ibv_get_device_name(verbs->device);
-	struct ibv_device_attr attr;
-	struct ibv_port_attr port_attr;
-	int			last = port;
-
-	if (verbs->device->transport_type != IBV_TRANSPORT_IB ||
-		verbs->device->node_type != IBV_NODE_CA)
-	{
-		snprintf(reason, len, "device %s is neither InfiniBand nor RoCE but %s", name,
-				 verbs->device->transport_type == IBV_TRANSPORT_IWARP ? "iWARP"
-				 : verbs->device->transport_type == IBV_TRANSPORT_USNIC ||
-				 verbs->device->transport_type == IBV_TRANSPORT_USNIC_UDP ? "usNIC"
-				 : "something else, such as EFA");
-		return false;
-	}
-	if (port == 0)
-	{
-		errno = ibv_query_device(verbs, &attr);
-		if (errno != 0)
-		{
-			snprintf(reason, len, "could not query device %s: %s", name, strerror(errno));
-			return false;
-		}
-		port = 1;
-		last = attr.phys_port_cnt;
-	}
-	for (; port <= last; port++)
-		if (ibv_query_port(verbs, (uint8_t) port, &port_attr) == 0 &&
-			port_attr.state == IBV_PORT_ACTIVE)
-			return true;
-	snprintf(reason, len, "port %d of device %s is not active", last, name);
-	return false;
 }
 
 /*
@@ -237,68 +148,6 @@ stop_listening(void)
  * ---- devices -------------------------------------------------------------
  */
 
-/*
- * Create an id on the same device as this one, which is connected or about to
- * be.  NULL if its address leads to another device.
- */
-static struct rdma_cm_id *
-make_anchor(struct rdma_cm_id *id)
-{
-	struct sockaddr_storage addr = id->route.addr.src_storage;
-	struct rdma_cm_id *anchor;
-
-	((struct sockaddr_in *) &addr)->sin_port = 0;	/* also sin6_port */
-	if (rdma_create_id(events, &anchor, NULL, RDMA_PS_TCP) != 0)
-		return NULL;
-	if (rdma_bind_addr(anchor, (struct sockaddr *) &addr) == 0 &&
-		anchor->verbs == id->verbs)
-		return anchor;
-	rdma_destroy_id(anchor);
-	return NULL;
-}
-
-RbpDonorVerbsDevice *
-donor_verbs_get_device(struct rdma_cm_id *id)
-{
-	struct ibv_device_attr attr;
-	RbpDonorVerbsDevice *device;
-	char		reason[128];
-
-	for (device = donor_verbs_devices(); device != NULL; device = device->next)
-		if (device->verbs == id->verbs)
-			return device;
-
-	/* listening on any address, this may be any device */
-	if (!donor_verbs_usable(id->verbs, id->port_num, reason, sizeof(reason)))
-	{
-		rbp_log_repeated(RBP_LOG_WARNING, "RDMA: refused a client: %s", reason);
-		return NULL;
-	}
-	device = ndevices < DONOR_MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
-	if (device == NULL)
-	{
-		donor_verbs_log_failure(ENOMEM, "use another device");
-		return NULL;
-	}
-	device->verbs = id->verbs;
-	device->channel = ibv_create_comp_channel(id->verbs);
-	if (device->channel == NULL || !set_nonblocking(device->channel->fd) ||
-		!set_nonblocking(id->verbs->async_fd) ||
-		(errno = ibv_query_device(id->verbs, &attr)) != 0)
-	{
-		donor_verbs_log_failure(errno, "use device %s", ibv_get_device_name(id->verbs->device));
-		if (device->channel != NULL)
-			(void) ibv_destroy_comp_channel(device->channel);
-		free(device);
-		return NULL;
-	}
-	device->max_reads = attr.max_qp_rd_atom < UINT8_MAX ? attr.max_qp_rd_atom : UINT8_MAX;
-	device->anchor = make_anchor(id);
-	donor_verbs_add_device(device);
-	ndevices++;
-	return device;
-}
-
 /* A device was unplugged or reset: there are no MRs on it any more. */
 static void
 device_removed(struct ibv_context *verbs)
@@ -321,7 +170,6 @@ device_removed(struct ibv_context *verbs)
 	donor_verbs_release_conns(device, &gone);
 	donor_verbs_free_domains(device);
 	donor_verbs_remove_device(device);
-	ndevices--;
 	(void) ibv_destroy_comp_channel(device->channel);
 
 	/* the context may be closed with the last id */
@@ -508,7 +356,7 @@ wait_for_work(int timeout_ms)
 
 	fds[n++] = (struct pollfd)
 	{
-		.fd = wake_fd,.events = POLLIN
+		.fd = donor_verbs_wake_fd,.events = POLLIN
 	};
 	fds[n++] = (struct pollfd)
 	{
@@ -520,7 +368,7 @@ wait_for_work(int timeout_ms)
 		.fd = device->verbs->async_fd,.events = POLLIN
 	};
 	if (poll(fds, (nfds_t) n, timeout_ms) > 0 && fds[0].revents != 0)
-		(void) eventfd_read(wake_fd, &count);
+		(void) eventfd_read(donor_verbs_wake_fd, &count);
 }
 
 static void *
@@ -606,13 +454,13 @@ donor_verbs_init(const char *host, uint16_t *port, const char **why)
 		return false;
 	}
 	events = rdma_create_event_channel();
-	if (events == NULL || !set_nonblocking(events->fd))
+	if (events == NULL || !donor_verbs_set_nonblocking(events->fd))
 		snprintf(reason, sizeof(reason), "could not use rdma_cm: %s", strerror(errno));
 	else if (start_listening(host, port, reason, sizeof(reason)) &&
 			 donor_verbs_try_registration(listener->verbs, reason, sizeof(reason)))
 	{
-		wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-		if (wake_fd < 0)
+		donor_verbs_wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (donor_verbs_wake_fd < 0)
 			rbp_die("could not make an eventfd: %s", strerror(errno));
 		donor_verbs_start_pings();
 		rbp_thread_start(thread_main, NULL);
