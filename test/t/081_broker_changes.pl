@@ -64,7 +64,7 @@ sub stays
 	my $before = renewals();
 	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: the leases are renewed at the old broker");
 	is(leases(), $leases, "$name: the leases are the same");
-	is(tier_pages($node, 't'), $pages, "$name: pages stay in the tier");
+	cmp_ok(tier_pages($node, 't'), '>=', $pages, "$name: pages stay in the tier");
 	is(log_count($reason), 1, "$name: the log has reported it once");
 	return;
 }
@@ -98,7 +98,7 @@ stays('not a broker', qr/LOG: .*could not switch to broker/);
 set(broker => $broker->url . '/');
 wait_renewed($node);
 is(leases(), $leases, 'back to the first: the leases are the same');
-is(tier_pages($node, 't'), $pages, 'back to the first: all pages are in the tier');
+cmp_ok(tier_pages($node, 't'), '>=', $pages, 'back to the first: all pages are in the tier');
 
 # A broker that works, and spilled data that has to go with it.
 my $session = $node->background_psql('postgres', on_error_stop => 0);
