@@ -67,7 +67,7 @@ start_clone('one');
 ok(wait_leased($node{one}, 48), 'the first server leases memory');
 ok(warm($node{one}, 't'), 'the first server uses its memory');
 my $leases = leases('one');
-my $pages = tier_pages($node{one}, 't');
+my $pages = pages_kept_or_evicted($node{one}, 't');
 my $offset = log_size($node{one});
 start_clone('two');
 ok(wait_leased($node{two}, 48), 'its clone leases memory');
@@ -76,7 +76,7 @@ my $before = metric('leases_renewed_total');
 ok(wait_for('renewals', sub { metric('leases_renewed_total') >= $before + 20 }, 90), 'leases are renewed');
 is(scalar(broker_leases()), 4, 'both servers hold both leases');
 is(leases('one'), $leases, 'the leases of the first server are the same');
-is(tier_pages($node{one}, 't'), $pages, 'the first server has all its pages');
+is(pages_kept_or_evicted($node{one}, 't'), $pages, 'the first server has all its pages');
 is(metric('leases_taken_over_total'), 0, 'no lease was taken over');
 ok(warm($node{two}, 't'), 'the clone uses its own memory');
 for my $name ('one', 'two')

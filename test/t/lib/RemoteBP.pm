@@ -25,7 +25,7 @@ our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
-  tier_pages warm make_table content evict_buffers
+  tier_pages pages_kept_or_evicted warm make_table content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
 );
 
@@ -467,6 +467,18 @@ sub tier_pages
 	return $node->safe_psql($db // 'postgres',
 		"SELECT coalesce(sum(pages), 0) FROM remote_bp_relations WHERE relation = '$rel'::regclass"
 	);
+}
+
+# The pages of a relation that came to the tier, when all have come: those
+# that are there, and those that it evicted since to make room for others.
+sub pages_kept_or_evicted
+{
+	my ($node, $rel) = @_;
+	wait_still($node, qw(captures pushes staged_pages));
+	return $node->safe_psql('postgres', <<"SQL");
+SELECT (SELECT coalesce(sum(pages), 0) FROM remote_bp_relations WHERE relation = '$rel'::regclass)
+	+ (SELECT coalesce(sum(evictions), 0) FROM remote_bp_stat_relations WHERE relation = '$rel'::regclass)
+SQL
 }
 
 # A table of about so many MB, (id, v = 0, pad), with an index on id.
