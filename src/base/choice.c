@@ -40,11 +40,13 @@
  * spent on reading, by all processes together, so that a change is noticed.
  * While the page cache keeps its pages, the disk is tried for one part in 20,
  * unless donors are nearly as fast: what it has read is in the page cache from then
- * on, as it would be in a server without the tier.  Single pages are tried by
- * eight.  Of a run a single window tells nothing: the kernel reads ahead for the
- * one that waits for the disk, and those behind it find that in the page cache; a
- * process enters a donor's memory in its page tables bit by bit.  So runs are tried
- * for 20 ms, by all processes, since several may read a run together.
+ * on, as it would be in a server without the tier.  A trial lasts 20 ms, and all
+ * processes take part in it: a few pages of one of them tell what a source costs
+ * that is idle, not what it costs in use, when several wait for it and for
+ * processors; the kernel reads ahead for the window of a run that waits for the
+ * disk, and those behind it find that in the page cache; a process enters a
+ * donor's memory in its page tables bit by bit.  What was known before a trial
+ * counts little after it.
  *
  * Admission.  A page is worth capturing if a later read of it from a donor
  * would save more than the capture takes, provided that this read would go to
@@ -87,10 +89,9 @@ static const int64_t donor_guess[RBP_COSTS] = {
  * runs the kernel reads far ahead, 8 MB on some devices: only pages of several such
  * pieces together tell their cost.
  */
-#define DONOR_WEIGHT_MAX	64
-#define DISK_WEIGHT_MAX		256
 #define DISK_RUN_WEIGHT_MAX	4096
-#define MANY_WEIGHT_MAX		1024	/* of other runs, and of temporary blocks */
+#define WEIGHT_MAX			1024	/* of all others; processes that wait for
+									 * a processor are rare, and cost much */
 #define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
 #define KNOWN				32	/* fewer pages prove nothing, */
 #define KNOWN_RUN			512 /* nor do fewer of runs */
@@ -123,7 +124,7 @@ static const int64_t donor_guess[RBP_COSTS] = {
 									 * does not: few of them are still cached
 									 * when they are read, all would not be */
 #define TRIAL_PAGES			8
-#define TRIAL_RUN_NS		INT64_C(20000000)
+#define TRIAL_NS		INT64_C(20000000)
 #define TRIAL_FILE_BLOCKS	64
 
 /*
@@ -176,9 +177,8 @@ typedef struct Shared
 	/* time spent, and when in that time the next trial is due */
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int64_t		trial_at[RBP_FILE_SYSTEMS][RBP_WORKS];
-	int64_t		trial_until[RBP_FILE_SYSTEMS][2];	/* the ends of trials of
-													 * runs, of files and of
-													 * donors */
+	int64_t		trial_until[RBP_FILE_SYSTEMS][RBP_WORKS][2];	/* the ends of trials of
+																 * files and donors */
 	int32_t		transport;		/* that was used last */
 	int32_t		temp_transport; /* likewise, for temporary blocks; */
 	int32_t		temp_fs;		/* and where their files are */
@@ -330,10 +330,12 @@ rbp_cost(int fs, int transport, RbpCost cost)
 	return VALUE(average) / FRACTION;
 }
 
-/* Time was spent on that. */
+/* Time was spent on that, a part of which is for trials if somebody chooses. */
 static void
 spend(int fs, RbpWork work, int64_t ns)
 {
+	if (rbp_guc_read_from != RBP_READ_AUTO)
+		return;
 	own.spent[fs][work] += ns;
 	if (own.spent[fs][work] < lesser(own.spent_added[fs][work], ADD_NS))
 		return;
@@ -373,8 +375,7 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	Measured   *m = &own.measured[p][cost];
 	uint64_t	average = LOAD(shared->average[p][cost]);
 	bool		disk = transport == RBP_NO_TRANSPORT;
-	int64_t		limit = cost == RBP_COST_PAGE ? (disk ? DISK_WEIGHT_MAX : DONOR_WEIGHT_MAX) :
-	cost == RBP_COST_RUN && disk ? DISK_RUN_WEIGHT_MAX : MANY_WEIGHT_MAX;
+	int64_t		limit = cost == RBP_COST_RUN && disk ? DISK_RUN_WEIGHT_MAX : WEIGHT_MAX;
 	bool		idle = was_idle(p);
 
 	ns = lesser(greater(ns, 0), MEASURED_MAX_NS);
@@ -484,33 +485,50 @@ part_of(bool disk, int64_t disk_cost, int64_t donor_cost)
 	return disk && rbp_choice_cache_keeps() && (donor_cost - CACHED_COST) * FILL_READS > disk_cost ? FILL_PART : TRIAL_PART;
 }
 
-/* Is the page part of a trial of the source that is not used? */
+/*
+ * Does a trial of the source go on that is not in use, or does one begin?  Many
+ * processes take part, each for a part of its own time; who begins it tries some
+ * pages, however long that takes.  On a busy machine a trial may tell little: then
+ * another one follows soon.
+ */
 static bool
-page_in_trial(int fs, int transport)
+in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64_t now)
 {
-	bool		disk = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
-	int64_t		donor_cost = rbp_cost(fs, transport, RBP_COST_PAGE);
-	int64_t		disk_cost = rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
+	bool		donors = own.disk[fs][work];	/* are tried */
+	uint64_t   *average = &shared->average[place(fs, donors ? transport : RBP_NO_TRANSPORT)][cost_of(work)];
+	uint64_t	old = LOAD(*average);
+	int64_t    *until = &shared->trial_until[fs][work][donors];
+	int			part = part_of(!donors, disk, donor);
+	int64_t		few = work == RBP_WORK_RUN ? KNOWN_RUN : KNOWN;
+	bool		known = WEIGHT(old) >= few;
+	int64_t		ns = greater(donors ? donor : disk, TRIAL_NS);
 
-	/* the first reads from a donor may be slow */
-	if ((own.trial_left == 0 || own.trial_fs != fs) &&
-		((disk && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < KNOWN) ||
-		 trial_due(fs, RBP_WORK_PAGE, part_of(!disk, disk_cost, donor_cost),
-				   TRIAL_PAGES * (disk ? donor_cost : disk_cost))))
+	if (work == RBP_WORK_PAGE && own.trial_fs == fs && own.trial_left > 0)
+	{
+		own.trial_left--;
+		return true;
+	}
+	if (now < LOAD(*until))
+		return true;
+	if (now - LOAD(*until) < (known ? part - 1 : FILL_PART) * ns ||
+		(!trial_due(fs, work, part, ns) && known))
+		return false;
+	STORE(*until, now + TRIAL_NS);
+	if (work == RBP_WORK_PAGE)
 	{
 		own.trial_fs = fs;
-		own.trial_left = TRIAL_PAGES;
+		own.trial_left = TRIAL_PAGES - 1;
 	}
-	if (own.trial_left == 0 || own.trial_fs != fs)
-		return false;
-	own.trial_left--;
+	/* what was known before is out of date */
+	STORE(*average, VALUE(old) << WEIGHT_BITS | (uint64_t) lesser(WEIGHT(old), few));
 	return true;
 }
 
 RbpSource
-rbp_choose_page(int fs, int transport, bool askable)
+rbp_choose_page(int fs, int transport, bool askable, int64_t now)
 {
 	bool		remote = transport != RBP_NO_TRANSPORT;
+	bool		file = remote && rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
 	int			last = LOAD(shared->transport);
 	int64_t		m = share_missing(fs);
 
@@ -518,11 +536,13 @@ rbp_choose_page(int fs, int transport, bool askable)
 		return rbp_guc_read_from == RBP_READ_DONOR ? RBP_SOURCE_DONOR : RBP_SOURCE_FILE;
 	if (remote && transport != last)
 		STORE(shared->transport, transport);
-	if (remote && rbp_guc_read_from == RBP_READ_AUTO && page_in_trial(fs, transport))
+	if (remote && rbp_guc_read_from == RBP_READ_AUTO && in_trial(fs, transport, RBP_WORK_PAGE,
+																 rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE),
+																 rbp_cost(fs, transport, RBP_COST_PAGE), now))
 		return RBP_SOURCE_TRIAL;
 	if (askable && (++own.unasked >= ASK_EVERY || rbp_guc_read_from == RBP_READ_CACHE))
 		return RBP_SOURCE_ASK;
-	if (remote && rbp_choose_file(fs, transport, RBP_WORK_PAGE, false))
+	if (file)
 		return RBP_SOURCE_FILE;
 	if (!askable)
 		return remote ? RBP_SOURCE_DONOR : RBP_SOURCE_FILE;
@@ -543,7 +563,7 @@ bool
 rbp_choice_trying(int fs, RbpSource source, int64_t now)
 {
 	return rbp_guc_read_from == RBP_READ_AUTO &&
-		now < LOAD(shared->trial_until[fs][source == RBP_SOURCE_DONOR]);
+		now < LOAD(shared->trial_until[fs][RBP_WORK_RUN][source == RBP_SOURCE_DONOR]);
 }
 
 RbpSource
@@ -554,32 +574,17 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	(f->pages - f->remote) * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
-	int			part;
-	bool		known;			/* what is tried */
-	RbpSource	source;
 
 	STORE(shared->transport, f->transport);
 	if (f->cached || rbp_guc_read_from != RBP_READ_AUTO)
 		return rbp_choose_file(f->fs, f->transport, RBP_WORK_RUN, f->cached) ?
 			RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	*disk_faster = faster(*disk_faster, disk, both);
-	part = part_of(!*disk_faster, disk / f->pages, both / f->pages);
-
 	if (rbp_choice_trying(f->fs, RBP_SOURCE_DONOR, now))
 		return RBP_SOURCE_DONOR;
-	source = *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
-	known = WEIGHT(average_of(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)) >= KNOWN_RUN;
-
-	/*
-	 * Many processes take part in a trial, each for a part of its own time.
-	 * On a busy machine a trial may tell little: then another one follows
-	 * soon.
-	 */
-	if (now - LOAD(shared->trial_until[f->fs][*disk_faster]) < (known ? part - 1 : FILL_PART) * TRIAL_RUN_NS ||
-		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) && known))
-		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
-	STORE(shared->trial_until[f->fs][*disk_faster], now + TRIAL_RUN_NS);
-	return source;
+	if (in_trial(f->fs, f->transport, RBP_WORK_RUN, disk / f->pages, both / f->pages, now))
+		return *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
+	return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 }
 
 /*

@@ -96,7 +96,7 @@ typedef enum RbpSource
  * RBP_NO_TRANSPORT; then asking serves only to know whether to capture it.
  * askable: the page cache can be asked.
  */
-extern RbpSource rbp_choose_page(int fs, int transport, bool askable);
+extern RbpSource rbp_choose_page(int fs, int transport, bool askable, int64_t now);
 
 /* Should it be read from the file, which is cached or not? */
 extern bool rbp_choose_file(int fs, int transport, RbpWork work, bool cached);

@@ -233,9 +233,9 @@ ask_page_cache(const ReadRun *run)
  * one to the donor of the first remote page, or RBP_NO_TRANSPORT.
  */
 static void
-choose_sources(ReadRun *run, int transport)
+choose_sources(ReadRun *run, int transport, int64 start)
 {
-	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run));
+	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run), start);
 	bool		trial = source == RBP_SOURCE_TRIAL;
 	bool		known = (trial || source == RBP_SOURCE_ASK) && ask_page_cache(run);
 	bool		slow;			/* donors are slower than the disk */
@@ -461,7 +461,7 @@ read_from_tier(ReadRun *run, int64 start)
 		if (run->window != NULL)
 			follow_window(run);
 		else
-			choose_sources(run, transport);
+			choose_sources(run, transport, start);
 		read_from_donors(run, transport, start);
 	}
 
