@@ -21,6 +21,7 @@ packages_to_build=(
 packages_to_test=(
     bzip2
     curl
+    e2fsprogs
     iproute2
     jq
     libipc-run-perl
