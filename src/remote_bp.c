@@ -250,7 +250,6 @@ _PG_init(void)
 	rbp_page_cache_init();
 
 	/* callbacks from lower to higher modules */
-	rbp_remote_set_wake(rbp_pusher_wake);
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);
 	rbp_process_set_exit(process_exits);

@@ -43,6 +43,9 @@ extern uint32 rbp_wait_events[RBP_WAITS];
  */
 extern void rbp_wait_init(void);
 
+/* Wait for this process's latch, for so long at most, and reset it. */
+extern void rbp_wait_latch(RbpWait wait, long ms);
+
 /* Report a wait.  Returns what was reported before, for rbp_wait_end(). */
 static inline uint32
 rbp_wait_start(RbpWait wait)

@@ -2,7 +2,7 @@
  *
  * workers.c
  *	  The background workers of the extension that run as long as the server:
- *	  whether they do.
+ *	  how they begin and are woken, and whether they run.
  *
  * Each worker notes the time in shared memory whenever it is awake, at least
  * every RBP_WORKER_SLEEP_MS.
@@ -13,6 +13,10 @@
 
 #include "port/atomics.h"
 #include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/guc.h"
 
 #include "base/compat.h"
 #include "base/workers.h"
@@ -30,6 +34,7 @@ typedef struct WorkerState
 {
 	pg_atomic_uint64 ran_at;	/* as of rbp_now_ns(); 0: it has not begun */
 	pg_atomic_uint32 warned;	/* that it is away */
+	pg_atomic_uint64 latch;		/* Latch *; 0 while there is no such worker */
 } WorkerState;
 
 static const struct
@@ -65,6 +70,7 @@ rbp_workers_shmem_init(void *mem)
 	{
 		pg_atomic_init_u64(&states[i].ran_at, 0);
 		pg_atomic_init_u32(&states[i].warned, 0);
+		pg_atomic_init_u64(&states[i].latch, 0);
 	}
 }
 
@@ -101,6 +107,50 @@ rbp_workers_register(void)
 {
 	for (RbpWorker which = 0; which < RBP_WORKERS; which++)
 		register_worker(which);
+}
+
+void
+rbp_worker_wake(RbpWorker which)
+{
+	/* a PGPROC's latch stays a valid object when its process ends */
+	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&states[which].latch);
+
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+bool
+rbp_worker_exists(RbpWorker which)
+{
+	return pg_atomic_read_u64(&states[which].latch) != 0;
+}
+
+static void
+forget_latch(int code, Datum which)
+{
+	pg_atomic_write_u64(&states[DatumGetInt32(which)].latch, 0);
+	/* a duty may be to look who is there */
+	rbp_worker_wake(RBP_WORKER_PUSHER);
+}
+
+void
+rbp_worker_begin(RbpWorker which)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	before_shmem_exit(forget_latch, Int32GetDatum(which));
+	/* a full barrier: who was not woken has left its request before */
+	(void) pg_atomic_exchange_u64(&states[which].latch, (uint64) (uintptr_t) MyLatch);
+}
+
+bool
+rbp_worker_reload(void)
+{
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return true;
 }
 
 /* For how long has the worker not run?  0 if it is not away. */

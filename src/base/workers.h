@@ -2,7 +2,7 @@
  *
  * workers.h
  *	  The background workers of the extension that run as long as the server:
- *	  whether they do.
+ *	  how they begin and are woken, and whether they run.
  *
  * If max_worker_processes is used up by others, a worker does not exist.  One
  * that exists may hang, or end and not come back.  Nobody waits for a worker
@@ -31,6 +31,24 @@ extern void rbp_workers_shmem_init(void *mem);
 
 /* Register them, in _PG_init().  Their bgw_extra is the version of the postmaster's code. */
 extern void rbp_workers_register(void);
+
+/*
+ * For the worker itself, first: handle SIGHUP and SIGTERM, which it then unblocks, and
+ * let others wake it.
+ */
+extern void rbp_worker_begin(RbpWorker which);
+
+/* Read the settings again if SIGHUP has come; returns whether it has. */
+extern bool rbp_worker_reload(void);
+
+/*
+ * Set the worker's latch, if there is such a worker.  May be called anywhere where
+ * shared memory is attached.
+ */
+extern void rbp_worker_wake(RbpWorker which);
+
+/* Has it begun, and not ended?  The pusher is woken when a worker ends. */
+extern bool rbp_worker_exists(RbpWorker which);
 
 /* Note that the worker runs, and warn of others that do not. */
 extern void rbp_worker_runs(RbpWorker which);

@@ -199,9 +199,6 @@ typedef int64 (*RbpDuty) (void);
 /* duties is kept by reference and ends with NULL.  Call this in _PG_init. */
 extern void rbp_pusher_set_duties(const RbpDuty *duties);
 
-/* Wake the pusher, because a duty should run now or pages wait. */
-extern void rbp_pusher_wake(void);
-
 /*
  * ---- policies: pages to keep, pages to exclude, limits ---------------------------
  *

@@ -41,9 +41,8 @@ typedef struct RbpTierShared
 	/* space.c */
 	pg_atomic_uint64 spaces[RBP_MAX_SPACES];
 
-	/* pusher.c; on a line of their own */
+	/* pusher.c; on a line of its own */
 	pg_atomic_uint32 wake_depth pg_attribute_aligned(PG_CACHE_LINE_SIZE);	/* PG_UINT32_MAX */
-	pg_atomic_uint64 latch;		/* Latch *, 0 while no pusher runs */
 } RbpTierShared;
 
 /* NULL while shared memory is not attached. */

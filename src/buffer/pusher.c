@@ -33,8 +33,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "utils/guc.h"
 
 #include "base/geometry.h"
 #include "base/guc.h"
@@ -88,17 +86,7 @@ rbp_pusher_notify(uint32 depth)
 		return;
 	if (pg_atomic_compare_exchange_u32(&rbp_tier_shared->wake_depth, &wake,
 									   PG_UINT32_MAX))
-		rbp_pusher_wake();
-}
-
-void
-rbp_pusher_wake(void)
-{
-	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&rbp_tier_shared->latch);
-
-	/* a PGPROC's latch stays a valid object when its process ends */
-	if (latch != NULL)
-		SetLatch(latch);
+		rbp_worker_wake(RBP_WORKER_PUSHER);
 }
 
 /* A page that is being pushed */
@@ -242,26 +230,17 @@ do_duties(void)
 	return next;
 }
 
-static void
-forget_latch(int code, Datum arg)
-{
-	pg_atomic_write_u64(&rbp_tier_shared->latch, 0);
-}
-
 void
 rbp_pusher_main(Datum arg)
 {
 	bool		idle = false;	/* no page came during the last wait */
 	int			batches = 0;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	rbp_worker_begin(RBP_WORKER_PUSHER);
 	BackgroundWorkerUnblockSignals();
-	on_shmem_exit(forget_latch, (Datum) 0);
 	/* RDMA devices need to know the memory from which pages are written */
 	rbp_remote_set_pusher(rbp_staging_base(rbp_staging),
 						  rbp_staging_bytes(rbp_staging));
-	pg_atomic_write_u64(&rbp_tier_shared->latch, (uint64) (uintptr_t) MyLatch);
 
 	/*
 	 * A predecessor has left nothing to clean up.  If it crashed, shared
@@ -273,11 +252,7 @@ rbp_pusher_main(Datum arg)
 		int64		due_ns;
 		long		timeout;
 
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		(void) rbp_worker_reload();
 		rbp_worker_runs(RBP_WORKER_PUSHER);
 		due_ns = do_duties();
 		if (push_batch() > 0)
@@ -306,9 +281,7 @@ rbp_pusher_main(Datum arg)
 			pg_atomic_write_u32(&rbp_tier_shared->wake_depth, PG_UINT32_MAX);
 			continue;
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 timeout, rbp_wait_events[RBP_WAIT_MAIN]);
-		ResetLatch(MyLatch);
+		rbp_wait_latch(RBP_WAIT_MAIN, timeout);
 		pg_atomic_write_u32(&rbp_tier_shared->wake_depth, PG_UINT32_MAX);
 		idle = rbp_staging_depth(rbp_staging) == 0;
 		CHECK_FOR_INTERRUPTS();

@@ -304,7 +304,7 @@ rbp_tier_staging_is_busy(void)
 {
 	if (rbp_staging_busy(rbp_staging) <= rbp_staging_slots(rbp_staging) / 2)
 		return false;
-	rbp_pusher_wake();
+	rbp_worker_wake(RBP_WORKER_PUSHER);
 	return true;
 }
 

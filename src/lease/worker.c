@@ -70,10 +70,8 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "base/guc.h"
@@ -240,11 +238,8 @@ wait_for_work(void)
 	until = Min(until, rbp_lease_next_broker_due());
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   RBP_WORKER_SLEEP_MS);
-	if (ms == 0)
-		return;
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, rbp_wait_events[RBP_WAIT_MAIN]);
-	ResetLatch(MyLatch);
+	if (ms > 0)
+		rbp_wait_latch(RBP_WAIT_MAIN, ms);
 }
 
 /*
@@ -329,12 +324,6 @@ handle_sigterm(int signo, siginfo_t *info, void *context)
 	errno = save_errno;
 }
 
-static void
-forget_latch(int code, Datum arg)
-{
-	rbp_remote_set_lease_latch(NULL);
-}
-
 void
 rbp_lease_main(Datum arg)
 {
@@ -342,7 +331,7 @@ rbp_lease_main(Datum arg)
 		.sa_sigaction = handle_sigterm,.sa_flags = SA_SIGINFO | SA_RESTART
 	};
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	rbp_worker_begin(RBP_WORKER_LEASE);
 	sigemptyset(&on_sigterm.sa_mask);
 	sigaction(SIGTERM, &on_sigterm, NULL);
 	BackgroundWorkerUnblockSignals();
@@ -355,8 +344,6 @@ rbp_lease_main(Datum arg)
 						MyBgworkerEntry->bgw_extra, RBP_VERSION),
 				 errhint("Restart the server.")));
 
-	before_shmem_exit(forget_latch, (Datum) 0);
-	rbp_remote_set_lease_latch(MyLatch);
 	rbp_remote_set_worker();
 
 	rbp_lease_client_name(rbp_lease_client);
@@ -379,10 +366,8 @@ rbp_lease_main(Datum arg)
 		MemoryContextReset(round_context);
 		rbp_worker_runs(RBP_WORKER_LEASE);
 
-		if (ConfigReloadPending)
+		if (rbp_worker_reload())
 		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
 			for (int i = 0; i < RBP_POOLS; i++)
 			{
 				rbp_leases[i].request_due = 0;

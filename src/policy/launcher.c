@@ -26,9 +26,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -214,9 +212,7 @@ run_worker(const Database *db)
 	while (registered && !rbp_policy_shared->visit.holds_database &&
 		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED && !ShutdownRequestPending)
 	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 100, rbp_wait_events[RBP_WAIT_MAIN]);
-		ResetLatch(MyLatch);
+		rbp_wait_latch(RBP_WAIT_MAIN, 100);
 		CHECK_FOR_INTERRUPTS();
 	}
 	CommitTransactionCommand();
@@ -383,12 +379,6 @@ process_requests(bool *refresh)
 	}
 }
 
-static void
-forget_latch(int code, Datum arg)
-{
-	pg_atomic_write_u64(&rbp_policy_shared->latch, 0);
-}
-
 void
 rbp_policy_launcher_main(Datum arg)
 {
@@ -396,14 +386,11 @@ rbp_policy_launcher_main(Datum arg)
 	int64		refresh_ns = 0;
 	bool		refresh = true;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	rbp_worker_begin(RBP_WORKER_LAUNCHER);
 	BackgroundWorkerUnblockSignals();
 	rbp_tier_unconnected = true;
 	rbp_policy_set_options();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	before_shmem_exit(forget_latch, (Datum) 0);
-	pg_atomic_write_u64(&rbp_policy_shared->latch, (uint64) (uintptr_t) MyLatch);
 
 	ctl.hcxt = TopMemoryContext;
 	/* an earlier reload may have found no launcher */
@@ -422,10 +409,8 @@ rbp_policy_launcher_main(Datum arg)
 
 		CHECK_FOR_INTERRUPTS();
 		rbp_worker_runs(RBP_WORKER_LAUNCHER);
-		if (ConfigReloadPending)
+		if (rbp_worker_reload())
 		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
 			rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
 			pg_atomic_write_u32(&rbp_policy_shared->visit_all, 1);
 		}
@@ -448,9 +433,7 @@ rbp_policy_launcher_main(Datum arg)
 			}
 			wait = Min(wait, due);
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 (long) (wait / NS_PER_MS) + 1, rbp_wait_events[RBP_WAIT_MAIN]);
-		ResetLatch(MyLatch);
+		rbp_wait_latch(RBP_WAIT_MAIN, (long) (wait / NS_PER_MS) + 1);
 	}
 
 	/* exit status 0 would tell the postmaster not to restart us */

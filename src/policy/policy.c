@@ -7,10 +7,10 @@
  */
 #include "postgres.h"
 
-#include "storage/latch.h"
 #include "utils/guc.h"
 
 #include "base/compat.h"
+#include "base/workers.h"
 #include "policy/policy.h"
 #include "policy/policy_internal.h"
 
@@ -28,7 +28,6 @@ rbp_policy_shmem_init(void *mem)
 	RbpPolicyShared *shared = mem;
 
 	memset(shared, 0, sizeof(*shared));
-	pg_atomic_init_u64(&shared->latch, 0);
 	pg_atomic_init_u32(&shared->visit_all, 0);
 	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
 		pg_atomic_init_u32(&shared->requests[i], 0);
@@ -84,16 +83,6 @@ rbp_policy_set_options(void)
 }
 
 void
-rbp_policy_wake_launcher(void)
-{
-	/* a PGPROC's latch stays a valid object when its process ends */
-	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&rbp_policy_shared->latch);
-
-	if (latch != NULL)
-		SetLatch(latch);
-}
-
-void
 rbp_policy_wake(Oid database)
 {
 	if (rbp_policy_shared == NULL)
@@ -101,5 +90,5 @@ rbp_policy_wake(Oid database)
 	if (!OidIsValid(database) || !note_wake(database))
 		pg_atomic_write_u32(&rbp_policy_shared->visit_all, 1);
 	pg_memory_barrier();
-	rbp_policy_wake_launcher();
+	rbp_worker_wake(RBP_WORKER_LAUNCHER);
 }

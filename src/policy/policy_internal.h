@@ -64,8 +64,6 @@ typedef struct RbpPolicyVisit
  */
 typedef struct RbpPolicyShared
 {
-	pg_atomic_uint64 latch;		/* latch of the launcher; 0 while there is
-								 * none */
 	pg_atomic_uint32 visit_all;
 	pg_atomic_uint32 requests[RBP_POLICY_REQUESTS]; /* databases to visit, or
 													 * 0 */
@@ -86,9 +84,6 @@ typedef struct RbpPolicyShared
 } RbpPolicyShared;
 
 extern RbpPolicyShared *rbp_policy_shared;
-
-/* Wake the launcher. */
-extern void rbp_policy_wake_launcher(void);
 
 /*
  * Settings of launcher and worker, which override those of the server, and of the

@@ -46,7 +46,6 @@
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/smgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -190,10 +189,7 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 			(prewarm->deadline_ns != 0 && rbp_now_ns() >= prewarm->deadline_ns))
 			return false;
 		prewarm->progress->phase = PHASE_WAITING;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 STAGING_WAIT_MS, rbp_wait_events[RBP_WAIT_STAGING]);
-		ResetLatch(MyLatch);
+		rbp_wait_latch(RBP_WAIT_STAGING, STAGING_WAIT_MS);
 		CHECK_FOR_INTERRUPTS();
 	}
 	prewarm->progress->phase = PHASE_READING;

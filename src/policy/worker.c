@@ -415,7 +415,7 @@ rbp_policy_worker_main(Datum arg)
 	if (!rbp_policy_trylock_database(DatumGetObjectId(arg), true))
 		proc_exit(0);
 	result->holds_database = true;
-	rbp_policy_wake_launcher();
+	rbp_worker_wake(RBP_WORKER_LAUNCHER);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 	UnlockSharedObjectForSession(DatabaseRelationId, DatumGetObjectId(arg), 0, RowExclusiveLock);
 

@@ -11,9 +11,9 @@
  */
 #include "postgres.h"
 
-#include "storage/latch.h"
 #include "storage/pmsignal.h"
 
+#include "base/workers.h"
 #include "common/clock.h"
 #include "remote/remote.h"
 #include "remote/remote_internal.h"
@@ -21,16 +21,6 @@
 #define shared		rbp_remote_shared
 
 #define RESTART_CHECK_NS	INT64CONST(500000000)
-
-void
-rbp_remote_set_lease_latch(Latch *latch)
-{
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-	shared->lease_latch = latch;
-	LWLockRelease(&shared->remote_lock);
-	if (latch == NULL)
-		rbp_remote_wake();		/* for rbp_remote_watch_lease_worker() */
-}
 
 /*
  * The postmaster starts a worker that has ended again after a second.  But in
@@ -41,7 +31,7 @@ rbp_remote_set_lease_latch(Latch *latch)
 int64
 rbp_remote_watch_lease_worker(void)
 {
-	if (shared->lease_latch != NULL ||
+	if (rbp_worker_exists(RBP_WORKER_LEASE) ||
 		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		return -1;
 	SendPostmasterSignal(PMSIGNAL_BACKGROUND_WORKER_CHANGE);
@@ -236,7 +226,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	LWLockRelease(&shared->remote_lock);
 	pfree(sorted);
 	pfree(kept);
-	rbp_remote_wake();
+	rbp_worker_wake(RBP_WORKER_PUSHER);
 	return unused;
 }
 
@@ -352,7 +342,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	}
 	LWLockRelease(&shared->remote_lock);
 	rbp_remote_conns_close(pool);
-	rbp_remote_wake();
+	rbp_worker_wake(RBP_WORKER_PUSHER);
 }
 
 bool

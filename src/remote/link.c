@@ -50,10 +50,10 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "storage/latch.h"
 #include "utils/timestamp.h"
 
 #include "base/guc.h"
+#include "base/workers.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -112,8 +112,6 @@ static const RbpBreakerTimes transport_times = {
 
 RbpRemoteShared *rbp_remote_shared = NULL;
 RbpHold		rbp_link_holds[RBP_MAX_DONORS][RBP_LINKS];
-
-static void (*wake) (void) = NULL;
 
 /*
  * ---- the table of events -------------------------------------------------
@@ -242,26 +240,10 @@ rbp_link_event(RbpStatus status)
  */
 
 void
-rbp_remote_set_wake(void (*callback) (void))
-{
-	wake = callback;
-}
-
-void
-rbp_remote_wake(void)
-{
-	if (wake != NULL)
-		wake();
-}
-
-void
 rbp_remote_recheck_lease(RbpPool pool)
 {
-	Latch	   *latch = shared->lease_latch;
-
-	if (pg_atomic_exchange_u32(&shared->leases[pool].recheck, 1) == 0 &&
-		latch != NULL)
-		SetLatch(latch);
+	if (pg_atomic_exchange_u32(&shared->leases[pool].recheck, 1) == 0)
+		rbp_worker_wake(RBP_WORKER_LEASE);
 }
 
 void
@@ -412,7 +394,7 @@ trip(RbpRemoteDonor *d, int link, const RbpBreakerTimes *times, bool stale)
 			if (d->known[pool])
 				rbp_remote_recheck_lease((RbpPool) pool);
 	}
-	rbp_remote_wake();
+	rbp_worker_wake(RBP_WORKER_PUSHER);
 }
 
 void
@@ -473,7 +455,7 @@ affect(RbpRemoteDonor *d, int link, uint32 effect)
 	if (effect & SUSPECT)
 		fresh = rbp_breaker_suspect(breaker);
 	if (fresh)
-		rbp_remote_wake();
+		rbp_worker_wake(RBP_WORKER_PUSHER);
 	if ((effect & PENALTY) != 0 && (fresh || (effect & ONCE) == 0) &&
 		rbp_breaker_penalize(breaker, link == ANY_LINK ? LATE_PENALTY : HANDSHAKE_PENALTY))
 	{

@@ -105,13 +105,6 @@ extern void rbp_remote_shmem_init(void *mem,
 extern const RbpExtents *rbp_remote_extents(RbpPool pool);
 
 /*
- * Set the function that wakes the background process when one of the duties
- * below (maintain_connections, report, probe) should run at once.  To be
- * called in _PG_init.
- */
-extern void rbp_remote_set_wake(void (*wake) (void));
-
-/*
  * ---- for the tier and the pusher -----------------------------------------
  */
 
@@ -508,13 +501,6 @@ extern bool rbp_remote_donor_is_down(const char *donor);
  * pool's lease; NULL if there is one.  Takes remote_lock.
  */
 extern void rbp_remote_set_broker_error(RbpPool pool, const char *error);
-
-/*
- * The lease worker's latch, set when the lease should be rechecked; NULL when
- * the worker ends.
- */
-struct Latch;
-extern void rbp_remote_set_lease_latch(struct Latch *latch);
 
 /*
  * A duty of the pusher: while temporary data is in use and there is no lease

@@ -32,7 +32,6 @@
 #include "lib/ilist.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
 
 #include "base/choice.h"
@@ -166,7 +165,6 @@ typedef struct RbpRemoteShared
 
 	/* under remote_lock */
 	uint32		last_grant;
-	Latch	   *lease_latch;
 
 	RbpPoolLease leases[RBP_POOLS];
 	pg_atomic_uint32 stale;		/* incremented along with any lease's or
@@ -425,9 +423,6 @@ donor_count(RbpRemoteDonor *d, RbpDonorCount what, uint64 n)
  *
  * None of these functions takes a lock unless it says so.
  */
-
-/* Have the pusher run its duties at once; see rbp_remote_set_wake(). */
-extern void rbp_remote_wake(void);
 
 /* Have the lease worker ask the broker about the pool's lease. */
 extern void rbp_remote_recheck_lease(RbpPool pool);

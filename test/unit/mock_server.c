@@ -35,7 +35,7 @@ int			mock_violations = 0;
 int			mock_messages = 0;
 bool		mock_lock_taken = false;
 uint64		mock_counters[RBP_NUM_COUNTERS];
-bool		mock_latch_set = false;
+int			mock_wakes[RBP_WORKERS];
 int64		mock_io_timeout_ns = 10 * MS;
 int64		mock_temp_io_timeout_ns = 5000 * MS;
 int64		mock_idle_timeout_ns = 0;
@@ -163,9 +163,15 @@ SendPostmasterSignal(PMSignalReason reason)
 }
 
 void
-SetLatch(Latch *latch)
+rbp_worker_wake(RbpWorker which)
 {
-	mock_latch_set = true;
+	mock_wakes[which]++;
+}
+
+bool
+rbp_worker_exists(RbpWorker which)
+{
+	return false;
 }
 
 void

@@ -18,6 +18,7 @@
 #include "postgres.h"
 
 #include "base/stats.h"
+#include "base/workers.h"
 #include "transport/transport.h"
 
 #define MOCK_DONORS			3
@@ -62,7 +63,7 @@ extern int	mock_violations;
 extern int	mock_messages;		/* of any level, that were begun */
 extern bool mock_lock_taken;	/* by another process */
 extern uint64 mock_counters[RBP_NUM_COUNTERS];
-extern bool mock_latch_set;
+extern int	mock_wakes[RBP_WORKERS];
 extern int	mock_external_fds;	/* descriptors that the server was told of */
 extern int64 mock_cancel_at;	/* when the query is cancelled */
 

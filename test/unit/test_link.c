@@ -30,13 +30,6 @@ static const RbpTransportOps verbs = {
 /* A connection of which something is told, and its donor */
 static RbpLocalConn conn;
 static RbpRemoteDonor *d;
-static int	wakes;
-
-static void
-count_wake(void)
-{
-	wakes++;
-}
 
 static RbpBreaker *
 over(void)
@@ -65,7 +58,7 @@ set_up(const RbpTransportOps *ops, RbpConnState state)
 	};
 	conn.serial = conn_serial(&conn);
 	pg_atomic_write_u32(&link_breaker(d, ANY_LINK)->penalty, PENALTY_BEFORE);
-	wakes = 0;
+	mock_wakes[RBP_WORKER_PUSHER] = 0;
 	mock_now += MS;
 }
 
@@ -111,7 +104,7 @@ outcome(int verdict)
 	say(text, pg_atomic_read_u32(&rbp_remote_shared->leases[0].recheck) != 0, "recheck");
 	say(text, pg_atomic_read_u32(&rbp_remote_shared->leases[1].recheck) != 0, "recheck other");
 	say(text, pg_atomic_read_u64(&d->refused_until[0]) > (uint64) mock_now, "refused");
-	say(text, wakes > 0, "woken");
+	say(text, mock_wakes[RBP_WORKER_PUSHER] > 0, "woken");
 	say(text, (verdict & VERDICT_CLOSE) != 0, "close");
 	say(text, (verdict & VERDICT_CLOSE_AGAIN) != 0, "close again");
 	say(text, (verdict & VERDICT_DENIED) != 0, "may have ended");
@@ -381,7 +374,6 @@ main(void)
 {
 	mock_init();
 	rbp_remote_shared = calloc(1, sizeof(*rbp_remote_shared));
-	rbp_remote_set_wake(count_wake);
 	test_failures();
 	test_conditions();
 	test_successes();

@@ -749,16 +749,14 @@ test_time(void)
 	rbp_guc_connect_settings_version++;
 	mock_donors[0].denied[1] = true;
 	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
-	mock_latch_set = false;
-	rbp_remote_set_lease_latch((struct Latch *) &mock_latch_set);
+	mock_wakes[RBP_WORKER_LEASE] = 0;
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_DENIED), "a lease is denied");
-	ok(mock_latch_set && rbp_remote_take_recheck(RBP_POOL_TEMP) &&
+	ok(mock_wakes[RBP_WORKER_LEASE] > 0 && rbp_remote_take_recheck(RBP_POOL_TEMP) &&
 	   !rbp_remote_take_recheck(RBP_POOL_BUFFER), "it alone is rechecked");
 	ok(round_trip(0, 1, 0), "the other one is good there");
 	mock_donors[0].denied[1] = false;
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED), "not tried again too soon");
 	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "but by the patient");
-	rbp_remote_set_lease_latch(NULL);
 
 	/* The lease worker is busy. */
 	rbp_guc_connect_settings_version++;
@@ -2133,21 +2131,13 @@ test_broker(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 }
 
-static int	wakes;
-
-static void
-count_wake(void)
-{
-	wakes++;
-}
-
 /* How often the background was woken since the last call. */
 static int
 woken(void)
 {
-	int			n = wakes;
+	int			n = mock_wakes[RBP_WORKER_PUSHER];
 
-	wakes = 0;
+	mock_wakes[RBP_WORKER_PUSHER] = 0;
 	return n;
 }
 
@@ -2155,7 +2145,6 @@ woken(void)
 static void
 test_wake(void)
 {
-	rbp_remote_set_wake(count_wake);
 	(void) woken();
 	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
 	is_u64(woken(), 1, "it is woken for a lease");
@@ -2167,7 +2156,6 @@ test_wake(void)
 	is_u64(woken(), 0, "not for a renewal");
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	is_u64(woken(), 1, "and for a lease's end");
-	rbp_remote_set_wake(NULL);
 }
 
 /* A connection has proved the right to one lease, and serves no other. */
