@@ -11,8 +11,8 @@
  * cannot be loaded, connecting fails, as it does for other reasons.  The
  * daemons, and tests, are linked with it.
  *
- * A connection carries the library's own table, so that requests need not pass
- * through here.
+ * What is done with a connection does not pass through here: the library's own
+ * functions are entered into the table.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,18 +20,27 @@
 #include "transport/peer.h"
 #include "transport/transport.h"
 
+/* The library's table; NULL before it is loaded */
+static const RbpTransportOps *library = NULL;
+
+static void
+use(const RbpTransportOps *ops)
+{
+	library = ops;
+	rbp_transport_verbs.connect_wait = ops->connect_wait;
+	rbp_transport_verbs.register_memory = ops->register_memory;
+	rbp_transport_verbs.deregister_memory = ops->deregister_memory;
+	rbp_transport_verbs.submit = ops->submit;
+	rbp_transport_verbs.wait = ops->wait;
+}
+
 #ifdef RBP_VERBS_LIBRARY
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* protected by lock */
-static const RbpTransportOps *loaded = NULL;
 static char load_error[PATH_MAX + 200];
 
 /* Path of the library, which is where the one is that this code is in. */
@@ -50,8 +59,8 @@ library_path(char path[PATH_MAX])
 	return n > 0 && n < PATH_MAX;
 }
 
-/* Load it; NULL, with load_error, on failure.  The caller holds the lock. */
-static const RbpTransportOps *
+/* Load it, or set load_error.  Processes of a server have one thread. */
+static void
 load(void)
 {
 	const RbpTransportOps *ops;
@@ -62,13 +71,13 @@ load(void)
 	if (!library_path(path))
 	{
 		snprintf(load_error, sizeof(load_error), "it is not known where %s is", RBP_VERBS_LIBRARY);
-		return NULL;
+		return;
 	}
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (handle == NULL)
 	{
 		snprintf(load_error, sizeof(load_error), "%s", dlerror());
-		return NULL;
+		return;
 	}
 	ops = dlsym(handle, "rbp_verbs_ops");
 	version = dlsym(handle, "rbp_verbs_version");
@@ -76,24 +85,10 @@ load(void)
 	{
 		snprintf(load_error, sizeof(load_error), "%s is not of version %s, which runs", path, RBP_VERSION);
 		(void) dlclose(handle);
-		return NULL;
+		return;
 	}
 	load_error[0] = '\0';
-	return ops;
-}
-
-/* The library's table; NULL if it is not loaded, and is not to be or cannot be. */
-static const RbpTransportOps *
-library(bool wanted)
-{
-	const RbpTransportOps *ops;
-
-	pthread_mutex_lock(&lock);
-	if (loaded == NULL && wanted)
-		loaded = load();
-	ops = loaded;
-	pthread_mutex_unlock(&lock);
-	return ops;
+	use(ops);
 }
 
 static const char *
@@ -104,10 +99,11 @@ verbs_load_error(void)
 
 #else
 
-static inline const RbpTransportOps *
-library(bool wanted)
+__attribute__((constructor))
+static void
+load(void)
 {
-	return &rbp_verbs_ops;
+	use(&rbp_verbs_ops);
 }
 
 static const char *
@@ -122,48 +118,16 @@ verbs_load_error(void)
 static bool
 verbs_usable(const RbpEndpoint *ep)
 {
-	const RbpTransportOps *ops = library(false);
-
 	return ep->rdma_host[0] != '\0' && ep->rdma_port != 0 && rbp_verbs_active() &&
-		(ops == NULL || ops->usable(ep));
+		(library == NULL || library->usable(ep));
 }
 
 static RbpStatus
 verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn)
 {
-	const RbpTransportOps *ops = library(true);
-
-	return ops != NULL ? ops->connect(ep, cred, conn) : RBP_NOLIBRARY;
-}
-
-static RbpStatus
-verbs_connect_wait(RbpConn *conn, int64_t deadline_ns)
-{
-	return conn->ops->connect_wait(conn, deadline_ns);
-}
-
-static RbpStatus
-verbs_register_memory(RbpConn *conn, void *base, size_t len, RbpMr **mr)
-{
-	return conn->ops->register_memory(conn, base, len, mr);
-}
-
-static void
-verbs_deregister_memory(RbpConn *conn, RbpMr *mr)
-{
-	conn->ops->deregister_memory(conn, mr);
-}
-
-static RbpStatus
-verbs_submit(RbpConn *conn, RbpIo *ios, int n)
-{
-	return conn->ops->submit(conn, ios, n);
-}
-
-static RbpStatus
-verbs_wait(RbpConn *conn, RbpIo *ios, int n, int64_t deadline_ns)
-{
-	return conn->ops->wait(conn, ios, n, deadline_ns);
+	if (library == NULL)
+		load();
+	return library != NULL ? library->connect(ep, cred, conn) : RBP_NOLIBRARY;
 }
 
 static void
@@ -182,7 +146,7 @@ static const RbpTransportDevice rdma_device = {
 	.load_hint = "Install libibverbs and librdmacm.",
 };
 
-const RbpTransportOps rbp_transport_verbs = {
+RbpTransportOps rbp_transport_verbs = {
 	.name = "verbs",
 	.bit = RBP_TRANSPORT_VERBS,
 	.one_sided = true,
@@ -192,10 +156,5 @@ const RbpTransportOps rbp_transport_verbs = {
 	.device = &rdma_device,
 	.usable = verbs_usable,
 	.connect = verbs_connect,
-	.connect_wait = verbs_connect_wait,
-	.register_memory = verbs_register_memory,
-	.deregister_memory = verbs_deregister_memory,
-	.submit = verbs_submit,
-	.wait = verbs_wait,
 	.close = verbs_close,
 };

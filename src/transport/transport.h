@@ -271,9 +271,9 @@ extern uint32_t rbp_transport_accesses;
 
 extern const RbpTransportOps rbp_transport_shm;
 extern const RbpTransportOps rbp_transport_tcp;
-extern const RbpTransportOps rbp_transport_verbs;
+extern RbpTransportOps rbp_transport_verbs; /* see library.c */
 
-/* What rbp_transport_verbs loads when it is used, see library.c; else for tests */
+/* What that loads when it is used; else for tests */
 extern const RbpTransportOps rbp_verbs_ops;
 extern const char rbp_verbs_version[];
 
