@@ -25,6 +25,7 @@
 #include <rdma/rdma_cma.h>
 
 #define SQ_DEPTH		64
+#define QUEUE_MAX		4096	/* requests that wait, at most */
 
 /* Bounce buffers: for data in memory that is not registered */
 #define BOUNCES			16
@@ -93,10 +94,9 @@ typedef struct Work
 /* Requests in progress, in the order of submission. */
 typedef struct Queue
 {
-	RbpIo	  **ios;
-	uint32_t	size;			/* a power of two, or 0 */
 	uint32_t	head;			/* counts up, as does tail */
 	uint32_t	tail;
+	RbpIo	   *ios[QUEUE_MAX]; /* a ring */
 } Queue;
 
 typedef struct VerbsConn
@@ -157,7 +157,7 @@ work_at(VerbsConn *conn, uint64_t number)
 static inline RbpIo **
 queue_at(Queue *q, uint32_t position)
 {
-	return &q->ios[position & (q->size - 1)];
+	return &q->ios[position % QUEUE_MAX];
 }
 
 static inline void

@@ -384,8 +384,6 @@ rbp_verbs_close(RbpConn *base)
 	if (conn->channel != NULL)
 		rdma_destroy_event_channel(conn->channel);
 	free(conn->regions);
-	free(conn->data.ios);
-	free(conn->pings.ios);
 	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
 	free(conn);
 }

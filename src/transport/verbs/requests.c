@@ -39,12 +39,10 @@
 
 #include <errno.h>
 #include <openssl/crypto.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define SIGNAL_EACH		8
 #define PIECE_MAX		(1u << 20)	/* of one work request; no device has less */
-#define QUEUE_MAX		4096
 
 #define NO_BOUNCE		(-1)
 #define PENDING_NS		10000000	/* before the entry of a region that had
@@ -92,27 +90,12 @@ rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure)
 static bool
 queue_push(Queue *q, RbpIo *io)
 {
-	uint32_t	n = q->tail - q->head;
-
-	if (n == q->size)
-	{
-		uint32_t	size = q->size == 0 ? SQ_DEPTH : q->size * 2;
-		RbpIo	  **ios;
-
-		if (size > QUEUE_MAX)
-			return false;
-		ios = malloc(size * sizeof(*ios));
-		if (ios == NULL)
-			return false;
-		for (uint32_t i = 0; i < n; i++)
-			ios[i] = q->ios[(q->head + i) & (q->size - 1)];
-		free(q->ios);
-		q->ios = ios;
-		q->size = size;
-		q->head = 0;
-		q->tail = n;
-	}
-	q->ios[q->tail++ & (q->size - 1)] = io;
+	/* an empty one begins anew, so that little of it is ever touched */
+	if (q->head == q->tail)
+		q->head = q->tail = 0;
+	if (q->tail - q->head == QUEUE_MAX)
+		return false;
+	*queue_at(q, q->tail++) = io;
 	return true;
 }
 

@@ -125,11 +125,8 @@ verbs_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 
 const char	rbp_verbs_version[] = RBP_VERSION;
 
+/* What library.c takes of it, and connections carry */
 const RbpTransportOps rbp_verbs_ops = {
-	.name = "verbs",
-	.bit = RBP_TRANSPORT_VERBS,
-	.one_sided = true,
-	.costly = true,
 	.usable = rbp_verbs_usable,
 	.connect = rbp_verbs_connect,
 	.connect_wait = rbp_verbs_connect_wait,
