@@ -25,9 +25,9 @@
 #include "broker/common/log.h"
 #include "broker/donor/memory.h"
 #include "common/clock.h"
+#include "common/kernel.h"
 #include "common/limits.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -43,7 +43,6 @@
 #include <unistd.h>
 
 #define HUGE_SIZE	(UINT64_C(2) << 20)
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 #define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB"
 #define SHMEM_ENABLED	"/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 #define NODES		"/sys/devices/system/node"
@@ -262,84 +261,6 @@ donor_memory_renew(RbpDonorRegion *region)
 }
 
 /*
- * Read a number from a file of the kernel: the one that follows this name and
- * a colon or a blank, or, without a name, the one in the first line.  A unit
- * "kB" is taken into account.  False if there is no number, as in "max".
- */
-static bool
-read_number(const char *dir, const char *file, const char *name, uint64_t *value)
-{
-	size_t		len = name != NULL ? strlen(name) : 0;
-	char		path[4096 + 64];
-	char		line[256];
-	FILE	   *f;
-	bool		found = false;
-
-	snprintf(path, sizeof(path), "%s/%s", dir, file);
-	f = fopen(path, "re");
-	if (f == NULL)
-		return false;
-	while (!found && fgets(line, sizeof(line), f) != NULL)
-	{
-		char	   *text = line;
-		char	   *end;
-
-		if (name != NULL)
-		{
-			if (strncmp(line, name, len) != 0 || (line[len] != ':' && line[len] != ' '))
-				continue;
-			text += len + 1;
-			text += strspn(text, " ");
-		}
-		if (!isdigit((unsigned char) *text))
-			break;
-		*value = strtoull(text, &end, 10);
-		if (strncmp(end, " kB", 3) == 0)
-			*value *= 1024;
-		found = true;
-	}
-	fclose(f);
-	return found;
-}
-
-/* Find the directory of this process's memory cgroup; v1 and v2 differ. */
-static bool
-cgroup_dir(char *dir, size_t len, bool *v2)
-{
-	FILE	   *f = fopen("/proc/self/cgroup", "re");
-	char		line[4096];
-	bool		found = false;
-
-	if (f == NULL)
-		return false;
-	while (!found && fgets(line, sizeof(line), f) != NULL)
-	{
-		char	   *controllers = strchr(line, ':');
-		char	   *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
-
-		if (path == NULL)
-			continue;
-		*path++ = '\0';
-		controllers++;
-		path[strcspn(path, "\n")] = '\0';
-		if (strcmp(controllers, "memory") == 0)
-		{
-			snprintf(dir, len, CGROUP_ROOT "/memory%s", path);
-			*v2 = false;
-			found = true;
-		}
-		else if (controllers[0] == '\0')
-		{
-			snprintf(dir, len, CGROUP_ROOT "%s", path);
-			*v2 = true;
-			found = access(dir, R_OK) == 0;
-		}
-	}
-	fclose(f);
-	return found;
-}
-
-/*
  * Determine the total and available memory of the system, or of one of this
  * process's cgroups if that is less; UINT64_MAX if unknown.  A test can
  * substitute a file for the kernel's.
@@ -355,11 +276,11 @@ read_machine_memory(uint64_t *total, uint64_t *left_over)
 
 	if (meminfo == NULL)
 		meminfo = "/proc/meminfo";
-	if (!read_number("", meminfo, "MemTotal", total))
+	if (!rbp_kernel_number("", meminfo, "MemTotal", total))
 		*total = UINT64_MAX;
-	if (!read_number("", meminfo, "MemAvailable", left_over))
+	if (!rbp_kernel_number("", meminfo, "MemAvailable", left_over))
 		*left_over = UINT64_MAX;
-	if (!cgroup_dir(dir, sizeof(dir), &v2))
+	if (!rbp_kernel_cgroup(dir, sizeof(dir), &v2))
 		return;
 
 	/* each ancestor may have a limit, too */
@@ -367,16 +288,16 @@ read_machine_memory(uint64_t *total, uint64_t *left_over)
 	{
 		char	   *slash;
 
-		if (read_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", NULL, &limit) &&
-			read_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", NULL, &used))
+		if (rbp_kernel_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", NULL, &limit) &&
+			rbp_kernel_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", NULL, &used))
 		{
 			uint64_t	left = used < limit ? limit - used : 0;
 			uint64_t	cache;
 
 			/* file cache is charged, but can be reclaimed */
-			if (read_number(dir, "memory.stat", v2 ? "inactive_file" : "total_inactive_file", &cache))
+			if (rbp_kernel_number(dir, "memory.stat", v2 ? "inactive_file" : "total_inactive_file", &cache))
 				left += cache;
-			if (read_number(dir, "memory.stat", v2 ? "active_file" : "total_active_file", &cache))
+			if (rbp_kernel_number(dir, "memory.stat", v2 ? "active_file" : "total_active_file", &cache))
 				left += cache;
 			if (left < *left_over)
 				*left_over = left;
@@ -384,7 +305,7 @@ read_machine_memory(uint64_t *total, uint64_t *left_over)
 				*total = limit;
 		}
 		slash = strrchr(dir, '/');
-		if (slash == NULL || strlen(dir) <= strlen(CGROUP_ROOT) + (v2 ? 0 : strlen("/memory")))
+		if (slash == NULL || strlen(dir) <= strlen(RBP_CGROUP_ROOT) + (v2 ? 0 : strlen("/memory")))
 			break;
 		*slash = '\0';
 	}
@@ -419,8 +340,8 @@ pool_memory(uint64_t n, uint64_t region_size)
 	uint64_t	regions;
 
 	if (huge_pages == DONOR_HUGE_OFF || region_size % HUGE_SIZE != 0 ||
-		!read_number(HUGE_POOL, "free_hugepages", NULL, &pages) ||
-		!read_number(HUGE_POOL, "resv_hugepages", NULL, &reserved) || reserved > pages)
+		!rbp_kernel_number(HUGE_POOL, "free_hugepages", NULL, &pages) ||
+		!rbp_kernel_number(HUGE_POOL, "resv_hugepages", NULL, &reserved) || reserved > pages)
 		return 0;
 	regions = (pages - reserved) * HUGE_SIZE / region_size;
 	return (regions < n ? regions : n) * region_size;
@@ -616,7 +537,7 @@ log_memory(void)
 	char		kinds[160] = "";
 
 	/* whatever else is shared memory of this process is not in huge pages */
-	(void) read_number("/proc/self", "smaps_rollup", "ShmemPmdMapped", &transparent);
+	(void) rbp_kernel_number("/proc/self", "smaps_rollup", "ShmemPmdMapped", &transparent);
 	plain = all - huge > transparent ? all - huge - transparent : 0;
 	append_kind(kinds, sizeof(kinds), huge, "huge pages");
 	append_kind(kinds, sizeof(kinds), transparent, "transparent huge pages");

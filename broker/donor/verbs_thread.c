@@ -33,6 +33,7 @@
 #include "broker/common/signals.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
+#include "common/kernel.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -421,15 +422,11 @@ donor_verbs_numa_node(const char *host)
 			continue;
 		if (rdma_bind_addr(id, ai->ai_addr) == 0 && id->verbs != NULL)
 		{
-			char		path[sizeof(id->verbs->device->ibdev_path) + 32];
-			FILE	   *f;
+			uint64_t	number;
 
-			snprintf(path, sizeof(path), "%s/device/numa_node", id->verbs->device->ibdev_path);
-			f = fopen(path, "re");
-			if (f != NULL && fscanf(f, "%d", &node) != 1)
-				node = -1;
-			if (f != NULL)
-				fclose(f);
+			/* it is -1 on a machine that has only one */
+			if (rbp_kernel_number(id->verbs->device->ibdev_path, "device/numa_node", NULL, &number))
+				node = (int) number;
 		}
 		rdma_destroy_id(id);
 	}

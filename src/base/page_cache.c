@@ -42,6 +42,7 @@
 #include "base/geometry.h"
 #include "base/page_cache.h"
 #include "common/clock.h"
+#include "common/kernel.h"
 
 /* The number is the same on all architectures; libc's headers may be older */
 #ifndef SYS_cachestat
@@ -65,6 +66,8 @@ typedef struct CacheCounts
 	uint64		nr_evicted;
 	uint64		nr_recently_evicted;
 } CacheCounts;
+
+#define REFAULTS				"workingset_refault_file"
 
 /* Fewer refaults per second than this are ignored; there are always some */
 #define REFAULTS_MIN			16
@@ -286,80 +289,34 @@ rbp_page_cache_file_system(int fd, int *known)
 	return *known - 1;
 }
 
-/* Read the value of a field from a file with lines "field value". */
-static bool
-read_field(const char *path, const char *field, uint64 *value)
-{
-	FILE	   *file = fopen(path, "re");
-	Size		len = strlen(field);
-	char		line[256];
-	bool		found = false;
-
-	if (file == NULL)
-		return false;
-	while (!found && fgets(line, sizeof(line), file) != NULL)
-		if (strncmp(line, field, len) == 0 && line[len] == ' ')
-		{
-			*value = strtoull(line + len, NULL, 10);
-			found = true;
-		}
-	(void) fclose(file);
-	return found;
-}
-
 /*
- * Find the file with the refault count of our control group, or of the host:
- * the first candidate that has the field.
+ * Find the file with the refault count of our control group, or else of the host:
+ * sets its directory, and returns its name.
  */
-static void
-find_refaults(char *path, Size len)
+static const char *
+find_refaults(char *dir, Size len)
 {
-	FILE	   *file = fopen("/proc/self/cgroup", "re");
-	char		line[MAXPGPATH];
 	uint64		unused;
+	bool		v2;
 
-	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+	if (rbp_kernel_cgroup(dir, len, &v2))
 	{
-		/* "0::PATH", or "NUMBER:CONTROLLERS:PATH" */
-		char	   *controllers = strchr(line, ':');
-		char	   *group = controllers == NULL ? NULL :
-		strchr(controllers + 1, ':');
-		const char *mount;
-
-		if (group == NULL)
-			continue;
-		*group++ = '\0';
-		group[strcspn(group, "\n")] = '\0';
-		if (controllers[1] == '\0')
-			mount = "/sys/fs/cgroup";
-		else if (strcmp(controllers + 1, "memory") == 0)
-			mount = "/sys/fs/cgroup/memory";
-		else
-			continue;
-
-		/*
-		 * in a container, the path may be the one outside the container: then
-		 * use the root
-		 */
-		for (int i = 0; i < 2; i++)
-		{
-			snprintf(path, len, "%s%s/memory.stat", mount, i == 0 ? group : "");
-			if (read_field(path, "workingset_refault_file", &unused))
-			{
-				(void) fclose(file);
-				return;
-			}
-		}
+		if (rbp_kernel_number(dir, "memory.stat", REFAULTS, &unused))
+			return "memory.stat";
+		/* in a container, the path may be the one outside: use the root */
+		strlcpy(dir, v2 ? RBP_CGROUP_ROOT : RBP_CGROUP_ROOT "/memory", len);
+		if (rbp_kernel_number(dir, "memory.stat", REFAULTS, &unused))
+			return "memory.stat";
 	}
-	if (file != NULL)
-		(void) fclose(file);
-	strlcpy(path, "/proc/vmstat", len);
+	strlcpy(dir, "/proc", len);
+	return "vmstat";
 }
 
 int64
 rbp_page_cache_watch(void)
 {
-	static char path[MAXPGPATH];
+	static char dir[MAXPGPATH];
+	static const char *file = NULL;
 	static int64 looked_at = 0;
 	static int64 keeps_from = 0;	/* time */
 	static int64 calm = CALM_NS;
@@ -367,12 +324,12 @@ rbp_page_cache_watch(void)
 	int64		now = rbp_now_ns();
 	uint64		refaults = 0;
 
-	if (path[0] == '\0')
-		find_refaults(path, sizeof(path));
+	if (file == NULL)
+		file = find_refaults(dir, sizeof(dir));
 	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
 		return -1;
 	/* the first reading has nothing to compare with */
-	if (!read_field(path, "workingset_refault_file", &refaults) ||
+	if (!rbp_kernel_number(dir, file, REFAULTS, &refaults) ||
 		(looked_at != 0 &&
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
 	{
