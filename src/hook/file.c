@@ -49,6 +49,7 @@
 
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "catalog/pg_tablespace_d.h"
@@ -439,7 +440,7 @@ wrap_close(int fd)
 		forget_relation(info);
 		if (info->spill != NULL)
 		{
-			rbp_spill_close(info->spill);
+			free(info->spill);
 			info->spill = NULL;
 		}
 	}

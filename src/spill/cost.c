@@ -41,12 +41,6 @@ rbp_spill_cost_us(bool donor)
 	return (double) rbp_choice_temp_cost(!donor) / 1000;
 }
 
-int64
-rbp_spill_cost_begin(int fs, bool donor, bool write)
-{
-	return rbp_choice_measures_temp(fs, !donor, write) ? rbp_now_ns() : 0;
-}
-
 void
 rbp_spill_cost_end(int fs, bool donor, bool write, int64 started)
 {

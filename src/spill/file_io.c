@@ -17,6 +17,7 @@
 
 #include <fcntl.h>
 
+#include "base/choice.h"
 #include "base/guc.h"
 #include "base/libc.h"
 #include "base/page_cache.h"
@@ -38,38 +39,27 @@ file_system_of(RbpSpillOpen *o, int fd)
 }
 
 /*
- * rbp_spill_cost_begin() for a call that shows the cost of a block, else 0.
- * Parts of blocks do not show it, nor do temporary tables, which are accessed
- * differently.
+ * The time at which a call begins that shows the cost of a block, or 0 if this one
+ * is not measured.  Parts of blocks do not show it, nor do temporary tables, which
+ * are accessed differently.
  */
 static inline int64
 cost_begin(RbpSpillOpen *o, int fd, size_t len, bool donor, bool write)
 {
-	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
-		rbp_spill_cost_begin(file_system_of(o, fd), donor, write) : 0;
+	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() &&
+		rbp_choice_measures_temp(file_system_of(o, fd), !donor, write) ? rbp_now_ns() : 0;
 }
 
-/* preadv() of the real file. */
+/* preadv() or pwritev() of the real file. */
 static ssize_t
-read_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t offset)
+use_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t offset, bool write)
 {
-	int64		started = cost_begin(o, fd, iov->iov_len, false, false);
-	ssize_t		n = rbp_libc_readv(fd, iov, iovcnt, offset);
+	int64		started = cost_begin(o, fd, iov->iov_len, false, write);
+	ssize_t		n = write ? rbp_libc_writev(fd, iov, iovcnt, offset) :
+	rbp_libc_readv(fd, iov, iovcnt, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(file_system_of(o, fd), false, false, started);
-	return n;
-}
-
-/* pwritev() of the real file. */
-static ssize_t
-write_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t offset)
-{
-	int64		started = cost_begin(o, fd, iov->iov_len, false, true);
-	ssize_t		n = rbp_libc_writev(fd, iov, iovcnt, offset);
-
-	if (n == BLCKSZ)
-		rbp_spill_cost_end(file_system_of(o, fd), false, true, started);
+		rbp_spill_cost_end(file_system_of(o, fd), false, write, started);
 	return n;
 }
 
@@ -111,7 +101,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 			ssize_t		n;
 
 			rbp_spill_file_unlock(file);
-			n = read_file(o, fd, &iov, 1, offset);
+			n = use_file(o, fd, &iov, 1, offset, false);
 			if (n >= 0 && n < (ssize_t) len)
 				memset(buf + n, 0, len - n);	/* a hole */
 			return n < 0 ? n : (ssize_t) len;
@@ -153,7 +143,7 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 	ssize_t		done = 0;
 
 	if (offset < 0 || !rbp_spill_open_lookup(o))
-		return read_file(o, fd, iov, iovcnt, offset);
+		return use_file(o, fd, iov, iovcnt, offset, false);
 	for (int i = 0; i < iovcnt; i++)
 		for (size_t at = 0; at < iov[i].iov_len;)
 		{
@@ -206,7 +196,7 @@ write_real(const Part *p)
 		struct iovec iov = {.iov_base = unconstify(char *, p->buf),.iov_len = p->len};
 
 		rbp_spill_file_unlock(file);
-		n = write_file(p->o, p->fd, &iov, 1, p->offset);
+		n = use_file(p->o, p->fd, &iov, 1, p->offset, true);
 		if (n <= 0)
 			return n;
 		save_errno = errno;
@@ -359,7 +349,7 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 
 		if (to_donors && rbp_spill_prefer_file(file_system_of(o, fd)))
 		{
-			ssize_t		n = extend_new_entry(o, offset, write_file(o, fd, iov, iovcnt, offset));
+			ssize_t		n = extend_new_entry(o, offset, use_file(o, fd, iov, iovcnt, offset, true));
 
 			if (n == len)
 			{

@@ -204,15 +204,6 @@ rbp_spill_opened(const char *name, int flags)
 	return o;
 }
 
-void
-rbp_spill_close(RbpSpillOpen *o)
-{
-	/*
-	 * staged blocks stay in staging, and are sent, whether it is open or not
-	 */
-	free(o);
-}
-
 /*
  * ---- sizes -------------------------------------------------------------
  */

@@ -64,12 +64,10 @@ extern void rbp_spill_forget(const char *name);
 
 /*
  * The file was opened with these flags.  NULL, with errno, if there is no
- * memory; the caller then closes it and fails.
+ * memory; the caller then closes it and fails.  To be freed, by free(), before the
+ * descriptor is closed: staged blocks are sent whether the file is open or not.
  */
 extern RbpSpillOpen *rbp_spill_opened(const char *name, int flags);
-
-/* Called before the descriptor is closed.  Frees o. */
-extern void rbp_spill_close(RbpSpillOpen *o);
 
 extern ssize_t rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov,
 								int iovcnt, off_t offset);

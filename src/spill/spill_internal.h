@@ -194,11 +194,9 @@ extern void rbp_spill_forget_lost(void);
 extern void rbp_spill_cost_slot(uint32 slot);
 
 /*
- * Called before and after a whole block of a temporary file is read or
- * written. begin() returns the time, or 0 if this one is not measured. end()
- * preserves errno.
+ * A whole block of a temporary file was read or written, which began at that time;
+ * 0: it is not measured.  Preserves errno.
  */
-extern int64 rbp_spill_cost_begin(int fs, bool donor, bool write);
 extern void rbp_spill_cost_end(int fs, bool donor, bool write, int64 started);
 
 /*

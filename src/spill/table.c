@@ -35,11 +35,6 @@
 
 #include <string.h>
 
-#ifdef RBP_UNIT_TEST
-#include <assert.h>
-#define Assert(cond)	assert(cond)
-#endif
-
 #define NIL				UINT32_MAX
 
 #define NODE_BITS		6
@@ -125,7 +120,6 @@ rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 {
 	char	   *arena = mem;
 
-	Assert((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	table = rbp_layout_take(&arena, sizeof(RbpSpillTable), RBP_CACHE_LINE);
 	memset(table, 0, sizeof(RbpSpillTable));
 	table->nfiles = nfiles;

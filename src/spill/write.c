@@ -185,16 +185,6 @@ install_arrived(RbpSpillFile *file, const RbpSpilledBlock *b, RbpStatus first,
 	(void) rbp_spill_install(file, b->block, b->mirror, NO_SLOT, b->hash);
 }
 
-/* Mark the block lost; errno says why.  File locked exclusively. */
-static void
-mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
-{
-	lost->block = block;
-	lost->error = errno;
-	strlcpy(lost->name, file->name, sizeof(lost->name));
-	(void) rbp_spill_set_value(file, block, VALUE_LOST);
-}
-
 /*
  * Called without locks, when all else is done, since logging can block.  The
  * client is not told: if it does not read, sending a message to it blocks, and
@@ -215,6 +205,30 @@ report_lost_block(const LostBlock *lost)
 	RESUME_INTERRUPTS();
 }
 
+/*
+ * The block's content has arrived in these slots: install it there, with that size of
+ * the file, if the file (NULL: it is gone) is locked exclusively, and their memory
+ * stays.  Else free them.  Unlocks the file.
+ */
+static bool
+install_written(RbpSpillFile *file, const RbpSpilledBlock *b, uint32 slot, uint32 mirror,
+				int64 size, RbpCounter counter)
+{
+	bool		done = file != NULL && rbp_spill_fill(slot, mirror) &&
+	rbp_spill_install(file, b->block, slot, mirror, b->hash);
+
+	if (done)
+	{
+		file->size = Max(file->size, size);
+		rbp_stats_count(counter, 1);
+	}
+	else
+		free_slots(slot, mirror);
+	if (file != NULL)
+		rbp_spill_file_unlock(file);
+	return done;
+}
+
 bool
 rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate, int64 deadline_ns)
 {
@@ -222,7 +236,6 @@ rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate, int64 
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
 	bool		taken;
-	bool		stays;
 
 	if (file == NULL)
 		return true;
@@ -230,18 +243,9 @@ rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate, int64 
 	rbp_spill_file_unlock(file);
 	if (!taken || !write_slots(data, slot, mirror, deadline_ns))
 		return false;
-	stays = rbp_spill_fill(slot, mirror);
 	file = rbp_spill_lock_block(b, true, !evacuate);
-	if (file != NULL && stays)
-	{
-		(void) rbp_spill_install(file, b->block, slot, mirror, b->hash);
-		rbp_stats_count(evacuate ? RBP_COUNT_SPILL_EVACUATED : RBP_COUNT_SPILL_WRITES, 1);
-	}
-	else
-		free_slots(slot, mirror);
-	if (file != NULL)
-		rbp_spill_file_unlock(file);
-	return file == NULL || stays;
+	return install_written(file, b, slot, mirror, 0,
+						   evacuate ? RBP_COUNT_SPILL_EVACUATED : RBP_COUNT_SPILL_WRITES) || file == NULL;
 }
 
 /* A write may have succeeded earlier, into memory that is gone now. */
@@ -286,7 +290,12 @@ complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 		}
 		else
-			mark_lost(file, b->block, lost);
+		{
+			lost->block = b->block;
+			lost->error = errno;
+			strlcpy(lost->name, file->name, sizeof(lost->name));
+			(void) rbp_spill_set_value(file, b->block, VALUE_LOST);
+		}
 		rbp_spill_file_unlock(file);
 	}
 	if (!installed || first != RBP_OK)
@@ -392,27 +401,11 @@ static bool
 put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 				  uint32 slot, uint32 mirror)
 {
-	int64		deadline_ns = write_deadline(rbp_now_ns(), false);
-	uint64		hash = rbp_hash_page(data);
-	RbpSpillFile *file;
-	bool		done;
+	const RbpSpilledBlock b = {.block = block,.hash = rbp_hash_page(data)};
 
-	if (!write_slots(data, slot, mirror, deadline_ns))
-		return false;
-
-	file = rbp_spill_file_lock(handle, true, true);
-	done = file != NULL && rbp_spill_fill(slot, mirror) &&
-		rbp_spill_install(file, block, slot, mirror, hash);
-	if (done)
-	{
-		file->size = Max(file->size, size);
-		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
-	}
-	else
-		free_slots(slot, mirror);
-	if (file != NULL)
-		rbp_spill_file_unlock(file);
-	return done;
+	return write_slots(data, slot, mirror, write_deadline(rbp_now_ns(), false)) &&
+		install_written(rbp_spill_file_lock(handle, true, true), &b, slot, mirror, size,
+						RBP_COUNT_SPILL_WRITES);
 }
 
 /*

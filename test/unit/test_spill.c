@@ -343,7 +343,7 @@ end(const char *name)
 
 	rbp_ahead_exits();
 	rbp_spill_flush(false);
-	rbp_spill_close(file);
+	free(file);
 	close(fd);
 	(void) rbp_spill_unlink(NAME, NAME);
 	rbp_spill_get_usage(&usage);
@@ -899,7 +899,7 @@ test_entry_meanwhile(void)
 	rbp_guc_spill_temp_files = true;
 	is_u64((uint64) rbp_spill_size(file, 0), 6 * BLCKSZ, "entry meanwhile: its size is the file's");
 	is_u64(right_blocks(0, 1, 1) + right_blocks(5, 1, 1), 2, "entry meanwhile: blocks are right");
-	rbp_spill_close(other);
+	free(other);
 	end("entry meanwhile");
 }
 
