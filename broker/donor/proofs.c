@@ -12,11 +12,10 @@
 #include "broker/common/secret.h"
 #include "broker/donor/proofs.h"
 #include "common/clock.h"
+#include "transport/peer.h"
 
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <xxhash.h>
 
 #define PLACES			256
@@ -44,20 +43,9 @@ hash(const void *bytes, size_t len)
 uint64_t
 donor_peer_of_address(const struct sockaddr *address)
 {
-	struct sockaddr_in v4;
-	struct sockaddr_in6 v6;
+	uint8_t		bytes[16];
 
-	if (address->sa_family == AF_INET)
-	{
-		memcpy(&v4, address, sizeof(v4));
-		return hash(&v4.sin_addr, sizeof(v4.sin_addr));
-	}
-	if (address->sa_family == AF_INET6)
-	{
-		memcpy(&v6, address, sizeof(v6));
-		return hash(&v6.sin6_addr, sizeof(v6.sin6_addr));
-	}
-	return 0;
+	return rbp_address_bytes(address, bytes) ? hash(bytes, sizeof(bytes)) : 0;
 }
 
 uint64_t

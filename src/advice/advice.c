@@ -75,11 +75,7 @@ typedef struct AdviceShared
 	pg_atomic_uint64 lost;
 	pg_atomic_uint64 reads;		/* of pages in the sample or not */
 	int			max_size;		/* the setting; 0: nothing is observed */
-	int			size;			/* the largest that is simulated, MB */
-	TimestampTz since;
-	uint64		events;
-	uint64		timed;
-	uint64		timed_ns;
+	RbpAdviceReport report;		/* what is not elsewhere */
 } AdviceShared;
 
 static AdviceShared *shared = NULL;
@@ -137,9 +133,11 @@ sampling_rate(int size)
 static void
 reset_counts(void)
 {
-	rbp_sim_reset_counts(sim);
-	shared->events = shared->timed = shared->timed_ns = 0;
-	shared->since = GetCurrentTimestamp();
+	memset(rbp_sim_counts(sim), 0, sizeof(RbpSimCounts));
+	shared->report = (RbpAdviceReport)
+	{
+		.size = shared->report.size,.since = GetCurrentTimestamp()
+	};
 	pg_atomic_write_u64(&shared->lost, 0);
 	pg_atomic_write_u64(&shared->reads, 0);
 }
@@ -153,14 +151,14 @@ rbp_advice_watch(void)
 
 	if (likely(shared->max_size == wanted))
 	{
-		if (likely(shared->size == wanted || !rbp_sim_outgrown(sim)))
+		if (likely(shared->report.size == wanted || !rbp_sim_outgrown(sim)))
 			return -1;
-		size = (int) Min((int64) shared->size * 2, wanted);
+		size = (int) Min((int64) shared->report.size * 2, wanted);
 	}
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&shared->threshold, 0);
 	shared->max_size = wanted;
-	shared->size = size;
+	shared->report.size = size;
 	if (size > 0)
 	{
 		rate = sampling_rate(size);
@@ -226,7 +224,7 @@ lock_for(int n, uint32 threshold)
 	{
 		if (pg_atomic_read_u32(&shared->threshold) == threshold)
 		{
-			shared->events += n;
+			shared->report.events += n;
 			return true;
 		}
 		LWLockRelease(&shared->lock);
@@ -354,8 +352,8 @@ rbp_advice_after_read(const RbpAdviceRead *read, ssize_t bytes)
 			frames[event.frame] = (uint16) (rbp_sim_read(sim, &event) + 1);
 			if (read->timed)
 			{
-				shared->timed++;
-				shared->timed_ns += (uint64) (event.now - read->start);
+				shared->report.timed++;
+				shared->report.timed_ns += (uint64) (event.now - read->start);
 			}
 		}
 		LWLockRelease(&shared->lock);
@@ -449,15 +447,11 @@ void
 rbp_advice_report(RbpAdviceReport *report)
 {
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	report->since = shared->since;
-	report->size = shared->size;
+	*report = shared->report;
 	report->rate = (double) pg_atomic_read_u32(&shared->threshold) / PG_UINT32_MAX;
-	report->events = shared->events;
 	report->lost = pg_atomic_read_u64(&shared->lost);
 	report->reads = pg_atomic_read_u64(&shared->reads);
-	report->timed = shared->timed;
-	report->timed_ns = shared->timed_ns;
-	rbp_sim_counts(sim, &report->counts);
+	report->counts = *rbp_sim_counts(sim);
 	LWLockRelease(&shared->lock);
 	report->lost += report->counts.overflows;
 }

@@ -146,16 +146,10 @@ rbp_sim_init(RbpSim *sim, uint32_t slots)
 	}
 }
 
-void
-rbp_sim_reset_counts(RbpSim *sim)
+RbpSimCounts *
+rbp_sim_counts(RbpSim *sim)
 {
-	memset(&sim->counts, 0, sizeof(sim->counts));
-}
-
-void
-rbp_sim_counts(const RbpSim *sim, RbpSimCounts *counts)
-{
-	*counts = sim->counts;
+	return &sim->counts;
 }
 
 bool

@@ -98,8 +98,9 @@ extern size_t rbp_sim_bytes(void);
  * memory is all zeros, or was initialized before.
  */
 extern void rbp_sim_init(RbpSim *sim, uint32_t slots);
-extern void rbp_sim_reset_counts(RbpSim *sim);
-extern void rbp_sim_counts(const RbpSim *sim, RbpSimCounts *counts);
+
+/* What was counted since then; the caller may set it to zeros. */
+extern RbpSimCounts *rbp_sim_counts(RbpSim *sim);
 
 /*
  * A page was read.  Returns the number by which rbp_sim_evict() knows it, or

@@ -61,6 +61,7 @@
 #include "base/choice.h"
 
 #include <string.h>
+#include <sys/param.h>
 
 #define ALL				1000000 /* a share of one */
 
@@ -275,36 +276,24 @@ place(int fs, int transport)
 	return transport == RBP_NO_TRANSPORT ? fs : RBP_FILE_SYSTEMS + transport;
 }
 
-static inline int64_t
-lesser(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static inline int64_t
-greater(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* The average with n more values, which are so much together */
 static uint64_t
 with_more(uint64_t average, int n, int64_t sum, int64_t limit, bool bounded)
 {
 	int64_t		mean = sum * FRACTION / n;
 	int64_t		value = VALUE(average);
-	int64_t		weight = lesser(WEIGHT(average) + n, limit);
+	int64_t		weight = MIN(WEIGHT(average) + n, limit);
 
 	if (WEIGHT(average) == 0)
 		value = mean;
 	else
 	{
-		int64_t		change = (mean - value) * lesser(n, weight) / weight;
+		int64_t		change = (mean - value) * MIN(n, weight) / weight;
 
-		value += bounded ? lesser(change, value * (OUTLIER - 1)) : change;
+		value += bounded ? MIN(change, value * (OUTLIER - 1)) : change;
 	}
 	if (bounded)
-		value = greater(value, FRACTION);
+		value = MAX(value, FRACTION);
 	return (uint64_t) value << WEIGHT_BITS | (uint64_t) weight;
 }
 
@@ -337,7 +326,7 @@ spend(int fs, RbpWork work, int64_t ns)
 	if (rbp_guc_read_from != RBP_READ_AUTO)
 		return;
 	own.spent[fs][work] += ns;
-	if (own.spent[fs][work] < lesser(own.spent_added[fs][work], ADD_NS))
+	if (own.spent[fs][work] < MIN(own.spent_added[fs][work], ADD_NS))
 		return;
 	own.spent_added[fs][work] += own.spent[fs][work];
 	(void) __atomic_fetch_add(&shared->spent[fs][work], own.spent[fs][work], __ATOMIC_RELAXED);
@@ -378,7 +367,7 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	int64_t		limit = cost == RBP_COST_RUN && disk ? DISK_RUN_WEIGHT_MAX : WEIGHT_MAX;
 	bool		idle = was_idle(p);
 
-	ns = lesser(greater(ns, 0), MEASURED_MAX_NS);
+	ns = MIN(MAX(ns, 0), MEASURED_MAX_NS);
 	spend(fs, work_of(cost), ns);
 	if (idle && cost == RBP_COST_PAGE && average != 0)
 		return;
@@ -395,7 +384,7 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	(void) __atomic_compare_exchange_n(&shared->average[p][cost], &average,
 									   with_more(average, m->n, m->ns, limit, true),
 									   false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	m->added = (int) lesser(m->added + m->n, ADD_PAGES);
+	m->added = (int) MIN(m->added + m->n, ADD_PAGES);
 	m->n = 0;
 	m->ns = 0;
 }
@@ -501,7 +490,7 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	int			part = part_of(!donors, disk, donor);
 	int64_t		few = work == RBP_WORK_RUN ? KNOWN_RUN : KNOWN;
 	bool		known = WEIGHT(old) >= few;
-	int64_t		ns = greater(donors ? donor : disk, TRIAL_NS);
+	int64_t		ns = MAX(donors ? donor : disk, TRIAL_NS);
 
 	if (work == RBP_WORK_PAGE && own.trial_fs == fs && own.trial_left > 0)
 	{
@@ -520,7 +509,7 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 		own.trial_left = TRIAL_PAGES - 1;
 	}
 	/* what was known before is out of date */
-	STORE(*average, VALUE(old) << WEIGHT_BITS | (uint64_t) lesser(WEIGHT(old), few));
+	STORE(*average, VALUE(old) << WEIGHT_BITS | (uint64_t) MIN(WEIGHT(old), few));
 	return true;
 }
 
@@ -716,7 +705,7 @@ rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cach
 	 * not.
 	 */
 	straight->length = !run ? STRAIGHT_PAGES : cached || disk_faster ? STRAIGHT_RUN :
-		(int) lesser(greater(n, 2 * straight->length), STRAIGHT_RUN);
+		(int) MIN(MAX(n, 2 * straight->length), STRAIGHT_RUN);
 	straight->left = straight->length;
 	straight->epoch = rbp_straight_epoch;
 	straight->run = run;
@@ -756,7 +745,7 @@ rbp_worth_capturing_run(int fs)
 void
 rbp_choice_waited(int64_t ns)
 {
-	own.credit = lesser(own.credit + ns / CAPTURE_PART, CREDIT_MAX);
+	own.credit = MIN(own.credit + ns / CAPTURE_PART, CREDIT_MAX);
 }
 
 int64_t

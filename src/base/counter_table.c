@@ -13,6 +13,7 @@
 
 #include "common/hashfn.h"
 #include "port/atomics.h"
+#include "port/pg_bitutils.h"
 
 #include "base/lock.h"
 #include "base/counter_table.h"
@@ -41,11 +42,7 @@ struct RbpCounterTable
 static uint32
 bucket_count(int max)
 {
-	uint32		n = 16;
-
-	while (n < (uint32) max)
-		n *= 2;
-	return n;
+	return pg_nextpower2_32(Max((uint32) max, 16));
 }
 
 static Size

@@ -88,14 +88,11 @@ RbpSpillTable *rbp_spill_table = NULL;
  * ---- layout ------------------------------------------------------------
  */
 
+/* A power of two, at least 16. */
 static uint32_t
 buckets_for(uint32_t nfiles)
 {
-	uint32_t	n = 16;
-
-	while (n < nfiles && n < 1u << 31)
-		n *= 2;
-	return n;
+	return 2u << (31 - __builtin_clz((nfiles - 1) | 15));
 }
 
 size_t

@@ -74,6 +74,12 @@ extern bool rbp_verbs_lease_digest(const char *lease,
 								   uint8_t digest[RBP_VERBS_DIGEST_LEN]);
 
 /*
+ * The bytes of an IP address.  One of IPv4 is mapped to IPv6, since the other end may
+ * see it as such.  Returns false if it is of another family.
+ */
+extern bool rbp_address_bytes(const struct sockaddr *address, uint8_t bytes[16]);
+
+/*
  * Compute the proof: an HMAC-SHA256 with the lease's secret, truncated to
  * RBP_VERBS_MAC_LEN bytes, over nonce, lease, and the client's address and
  * queue pair number.  So an eavesdropper cannot use it for another queue

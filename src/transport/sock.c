@@ -115,19 +115,12 @@ rbp_waiter_end(RbpWaiter *w)
 RbpStatus
 rbp_status_from_wire(uint16_t status)
 {
-	switch (status)
-	{
-		case RBP_WIRE_OK:
-			return RBP_OK;
-		case RBP_WIRE_DENIED:
-			return RBP_DENIED;
-		case RBP_WIRE_INVALID:
-			return RBP_INVALID;
-		case RBP_WIRE_BUSY:
-			return RBP_BUSY;
-		default:
-			return RBP_PROTOCOL;
-	}
+	static const RbpStatus statuses[] = {
+		[RBP_WIRE_OK] = RBP_OK,[RBP_WIRE_DENIED] = RBP_DENIED,[RBP_WIRE_INVALID] = RBP_INVALID,
+		[RBP_WIRE_VERSION_MISMATCH] = RBP_PROTOCOL,[RBP_WIRE_BUSY] = RBP_BUSY
+	};
+
+	return status < sizeof(statuses) / sizeof(statuses[0]) ? statuses[status] : RBP_PROTOCOL;
 }
 
 bool

@@ -423,14 +423,14 @@ test_load(Load load, const char *name)
 	{
 		if (n == READS / 2)
 		{
-			rbp_sim_reset_counts(sim);
+			memset(rbp_sim_counts(sim), 0, sizeof(RbpSimCounts));
 			misses = 0;
 			for (int k = 0; k < RBP_SIM_SIZES; k++)
 				wholes[k]->hits = 0;
 		}
 		misses += access_page(next_page(load, n), load == LOAD_WRITE && rng() % 4 == 0);
 	}
-	rbp_sim_counts(sim, &counts);
+	counts = *rbp_sim_counts(sim);
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
 		double		estimate = 100.0 * (double) counts.all.hits[k][0] / (double) counts.all.reads[0];
@@ -462,7 +462,7 @@ test_exact(Load load, const char *name)
 	start(EXACT_PAGES);
 	for (uint32_t n = 0; n < READS / 4; n++)
 		misses += access_page(next_page(load, n), load == LOAD_WRITE && rng() % 4 == 0);
-	rbp_sim_counts(sim, &counts);
+	counts = *rbp_sim_counts(sim);
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 		same = same && counts.all.hits[k][0] == wholes[k]->hits;
 	is_u64(counts.all.reads[0], misses, "%s, each page sampled: each read is seen", name);
@@ -561,25 +561,25 @@ test_forget(void)
 	start(EXACT_PAGES);
 	pass(1, RBP_SIM_ALWAYS, 7);
 	rbp_sim_forget_fork(sim, 2);
-	rbp_sim_reset_counts(sim);
+	memset(rbp_sim_counts(sim), 0, sizeof(RbpSimCounts));
 	pass(1, RBP_SIM_ALWAYS, 7);
-	rbp_sim_counts(sim, &counts);
+	counts = *rbp_sim_counts(sim);
 	is_u64(counts.all.hits[0][0], 1, "another fork was truncated: a hit");
 	is_u64(counts.all.first[0], 0, "which is not the first read");
 	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 1, "and the page was read");
 	rbp_sim_forget_fork(sim, 1);
 	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 0, "its fork was truncated: no page was read");
-	rbp_sim_reset_counts(sim);
+	memset(rbp_sim_counts(sim), 0, sizeof(RbpSimCounts));
 	pass(1, RBP_SIM_ALWAYS, 7);
-	rbp_sim_counts(sim, &counts);
+	counts = *rbp_sim_counts(sim);
 	is_u64(counts.all.hits[0][0], 0, "nor is it a hit");
 	is_u64(counts.all.first[0], 1, "it is the first read of what is there now");
-	rbp_sim_reset_counts(sim);
+	memset(rbp_sim_counts(sim), 0, sizeof(RbpSimCounts));
 	(void) rbp_sim_write(sim, &event);
 	pass(1, RBP_SIM_NEVER, 7);
 	event.cached = true;
 	(void) rbp_sim_read(sim, &event);
-	rbp_sim_counts(sim, &counts);
+	counts = *rbp_sim_counts(sim);
 	is_u64(counts.all.first[0], 1, "so is a read of what was written, and not captured since");
 	is_u64(counts.all.first[1], 0, "unless the page cache has it");
 	pass(1, RBP_SIM_ALWAYS, 7);
@@ -623,10 +623,10 @@ test_full_table(void)
 		pass(i, RBP_SIM_ALWAYS, 7);
 	for (uint32_t i = 100; i < 5 * RBP_SIM_PAGES; i++)
 		pass(i, RBP_SIM_NEVER, 7);
-	rbp_sim_reset_counts(sim);
+	memset(rbp_sim_counts(sim), 0, sizeof(RbpSimCounts));
 	for (uint32_t i = 0; i < 100; i++)
 		pass(i, RBP_SIM_ALWAYS, 7);
-	rbp_sim_counts(sim, &counts);
+	counts = *rbp_sim_counts(sim);
 	is_u64(counts.all.hits[RBP_SIM_SIZES - 1][0], 100, "a scan of what is not captured leaves the caches alone");
 	is_u64(counts.overflows, 0, "no event was lost");
 	ok(check() == NULL, "the structure is in order when the table is full");
