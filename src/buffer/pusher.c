@@ -239,8 +239,8 @@ rbp_pusher_main(Datum arg)
 	rbp_worker_begin(RBP_WORKER_PUSHER);
 	BackgroundWorkerUnblockSignals();
 	/* RDMA devices need to know the memory from which pages are written */
-	rbp_remote_set_pusher(rbp_staging_base(rbp_staging),
-						  rbp_staging_bytes(rbp_staging));
+	rbp_remote_set_pusher(rbp_staging_page(rbp_staging, 0),
+						  (Size) rbp_staging_slots(rbp_staging) * BLCKSZ);
 
 	/*
 	 * A predecessor has left nothing to clean up.  If it crashed, shared

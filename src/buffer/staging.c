@@ -193,18 +193,6 @@ rbp_staging_page(RbpStaging *st, uint32_t slot)
 	return (char *) st + st->pages + (size_t) slot * STAGED_PAGE;
 }
 
-void *
-rbp_staging_base(RbpStaging *st)
-{
-	return (char *) st + st->pages;
-}
-
-size_t
-rbp_staging_bytes(RbpStaging *st)
-{
-	return (size_t) st->nslots * STAGED_PAGE;
-}
-
 uint32_t
 rbp_staging_slots(const RbpStaging *st)
 {

@@ -50,12 +50,8 @@ extern uint32_t rbp_staging_ready(RbpStaging *st, uint32_t slot);
  */
 extern int	rbp_staging_take(RbpStaging *st, uint32_t *slots, int max);
 
-/* The slot's page (8 KiB, page-aligned). */
+/* The slot's page (8 KiB, page-aligned); that of the next slot follows it. */
 extern void *rbp_staging_page(RbpStaging *st, uint32_t slot);
-
-/* First byte and length of all pages, for registration with a device. */
-extern void *rbp_staging_base(RbpStaging *st);
-extern size_t rbp_staging_bytes(RbpStaging *st);
 
 extern uint32_t rbp_staging_slots(const RbpStaging *st);
 extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0

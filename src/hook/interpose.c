@@ -143,6 +143,7 @@ find_image(Image *image)
 {
 	struct dl_phdr_info info = {0};
 	const		ElfDyn *dyn = NULL;
+	uintptr_t	values[DT_NUM] = {0};	/* of its tags */
 
 	dl_iterate_phdr(copy_first, &info);
 	image->base = info.dlpi_addr;
@@ -163,29 +164,14 @@ find_image(Image *image)
 
 	/* glibc has already added the load address to the pointers. */
 	for (; dyn != NULL && dyn->d_tag != DT_NULL; dyn++)
-	{
-		switch (dyn->d_tag)
-		{
-			case DT_SYMTAB:
-				image->symtab = (const void *) dyn->d_un.d_ptr;
-				break;
-			case DT_STRTAB:
-				image->strtab = (const void *) dyn->d_un.d_ptr;
-				break;
-			case DT_RELA:
-				image->tables[0] = (const void *) dyn->d_un.d_ptr;
-				break;
-			case DT_RELASZ:
-				image->sizes[0] = dyn->d_un.d_val;
-				break;
-			case DT_JMPREL:
-				image->tables[1] = (const void *) dyn->d_un.d_ptr;
-				break;
-			case DT_PLTRELSZ:
-				image->sizes[1] = dyn->d_un.d_val;
-				break;
-		}
-	}
+		if (dyn->d_tag > 0 && dyn->d_tag < DT_NUM)
+			values[dyn->d_tag] = dyn->d_un.d_ptr;
+	image->symtab = (const void *) values[DT_SYMTAB];
+	image->strtab = (const void *) values[DT_STRTAB];
+	image->tables[0] = (const void *) values[DT_RELA];
+	image->sizes[0] = values[DT_RELASZ];
+	image->tables[1] = (const void *) values[DT_JMPREL];
+	image->sizes[1] = values[DT_PLTRELSZ];
 	if (image->symtab == NULL || image->strtab == NULL)
 		refuse("its executable is not dynamically linked");
 }
