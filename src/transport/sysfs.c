@@ -11,8 +11,8 @@
  *	  DEV/ports/P/state					"4: ACTIVE", or another
  *	  DEV/ports/P/gids/I				the GID; zeroes or an error: none
  *	  DEV/ports/P/gid_attrs/ndevs/I		its network device (RoCE)
- *	  DEV/device/net/NAME				the device's network devices (IPoIB);
- *	  DEV/device/net/NAME/dev_port		of which port, from 0
+ *	  DEV/device/net/NAME/dev_port		the device's network devices (IPoIB), and
+ *										of which port they are, from 0
  *
  * The configuration is plain memory; it is written only while no thread
  * connects.
@@ -113,39 +113,19 @@ rbp_read_line(const char *path, char *line, size_t size)
 	return true;
 }
 
-/*
- * Is the name a single path component, so that it stays below its sysfs
- * directory?
- */
-static bool
-is_name(const char *name)
-{
-	return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL;
-}
-
 /* Called for a device (port 0) and for each of its ports; true ends the walk. */
 typedef bool (*Visit) (const char *device, int port, void *arg);
 
+/* The kernel numbers ports from 1, without a gap. */
 static bool
 visit_ports(const char *device, Visit visit, void *arg)
 {
 	char		path[PATH_MAX];
-	DIR		   *dir;
-	struct dirent *entry;
-	bool		ended;
+	bool		ended = visit(device, 0, arg);
 
-	if (!is_name(device))
-		return false;
-	ended = visit(device, 0, arg);
-	dir = sysfs_path(path, "%s/ports", device) ? opendir(path) : NULL;
-	while (dir != NULL && !ended && (entry = readdir(dir)) != NULL)
-	{
-		int			port = atoi(entry->d_name);
-
-		ended = port > 0 && (config.port == 0 || config.port == port) && visit(device, port, arg);
-	}
-	if (dir != NULL)
-		closedir(dir);
+	for (int port = 1; !ended && sysfs_path(path, "%s/ports/%d", device, port) &&
+		 access(path, F_OK) == 0; port++)
+		ended = (config.port == 0 || config.port == port) && visit(device, port, arg);
 	return ended;
 }
 
@@ -153,15 +133,14 @@ visit_ports(const char *device, Visit visit, void *arg)
 static void
 visit_devices(Visit visit, void *arg)
 {
-	bool		named = config.device[0] != '\0';
-	DIR		   *dir = named ? NULL : opendir(rbp_verbs_sysfs);
+	DIR		   *dir = opendir(rbp_verbs_sysfs);
+	bool		ended = false;
 	struct dirent *entry;
 
-	if (named)
-		(void) visit_ports(config.device, visit, arg);
-	while (dir != NULL && (entry = readdir(dir)) != NULL)
-		if (visit_ports(entry->d_name, visit, arg))
-			break;
+	while (dir != NULL && !ended && (entry = readdir(dir)) != NULL)
+		ended = entry->d_name[0] != '.' &&
+			(config.device[0] == '\0' || strcmp(entry->d_name, config.device) == 0) &&
+			visit_ports(entry->d_name, visit, arg);
 	if (dir != NULL)
 		closedir(dir);
 }
@@ -338,8 +317,7 @@ search_port(Search *s, const char *device, int port)
 	char		path[PATH_MAX];
 	char		netdev[IF_NAMESIZE];
 	char		last[IF_NAMESIZE] = "";
-	DIR		   *dir;
-	struct dirent *entry;
+	char		number[16];
 
 	for (int i = 0; !satisfied(s) && gid_netdev(device, port, i, netdev); i++)
 	{
@@ -349,18 +327,10 @@ search_port(Search *s, const char *device, int port)
 		strcpy(last, netdev);
 	}
 
-	dir = sysfs_path(path, "%s/device/net", device) ? opendir(path) : NULL;
-	while (dir != NULL && !satisfied(s) && (entry = readdir(dir)) != NULL)
-	{
-		char		number[16];
-
-		if (is_name(entry->d_name) &&
-			sysfs_path(path, "%s/device/net/%s/dev_port", device, entry->d_name) &&
+	for (struct ifaddrs *i = s->addresses; i != NULL && !satisfied(s); i = i->ifa_next)
+		if (sysfs_path(path, "%s/device/net/%s/dev_port", device, i->ifa_name) &&
 			rbp_read_line(path, number, sizeof(number)) && atoi(number) == port - 1)
-			search_netdev(s, entry->d_name);
-	}
-	if (dir != NULL)
-		closedir(dir);
+			search_netdev(s, i->ifa_name);
 }
 
 static bool
