@@ -19,10 +19,12 @@
 #include <sys/resource.h>
 
 const char *
-donor_verbs_memory_hint(void)
+donor_verbs_memory_hint(int error)
 {
 	struct rlimit limit;
 
+	if (error != ENOMEM && error != EAGAIN && error != EPERM)
+		return "";
 	if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
 		limit.rlim_cur > 2 * donor_nregions * donor_region_size)
 		return "; RLIMIT_MEMLOCK allows it: memory is short, or the device or the cgroup (rdma.max) has no room for more";
@@ -39,7 +41,7 @@ donor_verbs_log_failure(int error, const char *fmt,...)
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
 	rbp_log_repeated(RBP_LOG_WARNING, "RDMA: could not %s: %s%s", what, strerror(error),
-					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
+					 donor_verbs_memory_hint(error));
 }
 
 bool
@@ -115,7 +117,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	char		reason[128];
 	int			ndevices = 0;
 
-	for (device = donor_verbs_devices(); device != NULL; device = device->next, ndevices++)
+	for (device = donor_verbs_devices(); device != NULL; device = LIST_NEXT(device, link), ndevices++)
 		if (device->verbs == id->verbs)
 			return device;
 

@@ -24,6 +24,7 @@
 #include "broker/donor/verbs.h"
 #include "transport/peer.h"
 
+#include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <sys/queue.h>
 
@@ -35,8 +36,8 @@
 extern void donor_verbs_log_failure(int error, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
-/* What a message about memory that a device refuses should end with. */
-extern const char *donor_verbs_memory_hint(void);
+/* What a message about memory that a device refuses, if this is the error, should end with. */
+extern const char *donor_verbs_memory_hint(int error);
 
 /*
  * Can this device and port (0: any) be used?  It must be InfiniBand or RoCE,
@@ -47,9 +48,18 @@ extern bool donor_verbs_usable(struct ibv_context *verbs, int port, char *reason
 /* Never wait in reads from, or writes to, this descriptor. */
 extern bool donor_verbs_set_nonblocking(int fd);
 
+/* For poll(): can this descriptor be read? */
+static inline struct pollfd
+donor_verbs_readable(int fd)
+{
+	struct pollfd pfd = {.fd = fd,.events = POLLIN};
+
+	return pfd;
+}
+
 typedef struct RbpDonorVerbsDevice
 {
-	struct RbpDonorVerbsDevice *next;
+	LIST_ENTRY(RbpDonorVerbsDevice) link;
 	struct ibv_context *verbs;	/* owned by rdma_cm; kept open by the anchor */
 	struct rdma_cm_id *anchor;	/* NULL if another device has the same address */
 	struct ibv_comp_channel *channel;
@@ -70,7 +80,7 @@ typedef struct RbpDonorRegionMr RbpDonorRegionMr;
 
 typedef struct RbpDonorLeaseDomain
 {
-	struct RbpDonorLeaseDomain *next;
+	LIST_ENTRY(RbpDonorLeaseDomain) link;
 	RbpDonorLease *lease;		/* referenced */
 	RbpDonorVerbsDevice *device;
 	struct ibv_pd *pd;
@@ -183,7 +193,7 @@ extern int	donor_verbs_wake_fd;
 /* Start the ping thread; ends the process on failure. */
 extern void donor_verbs_start_pings(void);
 
-/* The list of devices, which these functions alone change. */
+/* The list of devices, the first of which is returned; these functions alone change it. */
 extern RbpDonorVerbsDevice *donor_verbs_devices(void);
 extern void donor_verbs_add_device(RbpDonorVerbsDevice *device);
 extern void donor_verbs_remove_device(RbpDonorVerbsDevice *device);

@@ -85,7 +85,8 @@ static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
 /* An MR has been deregistered, or a domain unpinned */
 static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;
 
-static RbpDonorLeaseDomain *domains;	/* under verbs_lock, see above */
+/* under verbs_lock, see above */
+static LIST_HEAD(DomainList, RbpDonorLeaseDomain) domains = LIST_HEAD_INITIALIZER(domains);
 
 /* used by the verbs thread only */
 static uint64_t turn;
@@ -190,7 +191,7 @@ granted(uint32_t region, RbpDonorLease *lease)
 	bool		any = false;
 
 	pthread_mutex_lock(&verbs_lock);
-	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = LIST_FIRST(&domains); domain != NULL; domain = LIST_NEXT(domain, link))
 		if (domain->lease == lease)
 		{
 			request_mr(domain, region);
@@ -205,7 +206,7 @@ static void
 revoke_mrs(uint32_t region)
 {
 	pthread_mutex_lock(&verbs_lock);
-	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = LIST_FIRST(&domains); domain != NULL; domain = LIST_NEXT(domain, link))
 	{
 		domain->pins++;
 		end_mr(domain, region);
@@ -255,7 +256,7 @@ donor_verbs_register_next(void)
 	RbpDonorLeaseDomain *next = NULL;
 
 	pthread_mutex_lock(&verbs_lock);
-	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = LIST_FIRST(&domains); domain != NULL; domain = LIST_NEXT(domain, link))
 		if (domain->npending > 0 && !domain->stuck &&
 			(next == NULL || domain->last_turn < next->last_turn))
 			next = domain;
@@ -281,16 +282,12 @@ donor_verbs_register_next(void)
 static void
 free_domain(RbpDonorLeaseDomain *domain)
 {
-	RbpDonorLeaseDomain **prev = &domains;
-
 	pthread_mutex_lock(&verbs_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		end_mr(domain, i);
 	while (domain->pins > 0)
 		pthread_cond_wait(&mr_ended, &verbs_lock);
-	while (*prev != domain)
-		prev = &(*prev)->next;
-	*prev = domain->next;
+	LIST_REMOVE(domain, link);
 	pthread_mutex_unlock(&verbs_lock);
 
 	(void) ibv_dereg_mr(domain->table_mr);
@@ -344,11 +341,11 @@ make_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 RbpDonorLeaseDomain *
 donor_verbs_get_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 {
-	RbpDonorLeaseDomain *domain = domains;
+	RbpDonorLeaseDomain *domain = LIST_FIRST(&domains);
 	bool		known;
 
 	while (domain != NULL && (domain->lease != lease || domain->device != device))
-		domain = domain->next;
+		domain = LIST_NEXT(domain, link);
 	known = domain != NULL;
 	if (!known && device != NULL)
 		domain = make_domain(lease, device);
@@ -361,8 +358,7 @@ donor_verbs_get_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 
 	/* from here on we are notified of grants; then look for earlier ones */
 	pthread_mutex_lock(&verbs_lock);
-	domain->next = domains;
-	domains = domain;
+	LIST_INSERT_HEAD(&domains, domain, link);
 	pthread_mutex_unlock(&verbs_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
@@ -384,9 +380,9 @@ donor_verbs_free_domains(const RbpDonorVerbsDevice *device)
 {
 	RbpDonorLeaseDomain *next;
 
-	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = next)
+	for (RbpDonorLeaseDomain *domain = LIST_FIRST(&domains); domain != NULL; domain = next)
 	{
-		next = domain->next;
+		next = LIST_NEXT(domain, link);
 		if (domain->device == device)
 			free_domain(domain);
 	}
@@ -395,7 +391,7 @@ donor_verbs_free_domains(const RbpDonorVerbsDevice *device)
 bool
 donor_verbs_have_domains(void)
 {
-	return domains != NULL;
+	return !LIST_EMPTY(&domains);
 }
 
 void
@@ -403,9 +399,9 @@ donor_verbs_tick_domains(void)
 {
 	RbpDonorLeaseDomain *next;
 
-	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = next)
+	for (RbpDonorLeaseDomain *domain = LIST_FIRST(&domains); domain != NULL; domain = next)
 	{
-		next = domain->next;
+		next = LIST_NEXT(domain, link);
 		domain->stuck = false;
 		if (domain->nconns == 0 && atomic_load(&domain->lease->ended))
 			free_domain(domain);
@@ -524,8 +520,7 @@ donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t rea
 			int			error = atomic_load(&trial.error);
 
 			snprintf(reason, reason_len, "could not register %s of memory: %s%s", size,
-					 strerror(error),
-					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
+					 strerror(error), donor_verbs_memory_hint(error));
 		}
 	}
 

@@ -31,7 +31,6 @@
 #include "common/clock.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -49,7 +48,7 @@ static int	ping_wake_fd = -1;
 int			donor_verbs_wake_fd = -1;
 
 /* under ping_lock */
-static RbpDonorVerbsDevice *devices;
+static LIST_HEAD(DeviceList, RbpDonorVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
 static TAILQ_HEAD(RbpDonorPingQueue, RbpDonorVerbsConn) queue = TAILQ_HEAD_INITIALIZER(queue);
 
 void
@@ -65,12 +64,6 @@ lock_pings(void)
 	atomic_fetch_add(&wanted, 1);
 	pthread_mutex_lock(&ping_lock);
 	atomic_fetch_sub(&wanted, 1);
-}
-
-static void
-unlock_pings(void)
-{
-	pthread_mutex_unlock(&ping_lock);
 }
 
 bool
@@ -251,19 +244,13 @@ ping_main(void *arg)
 		int			n = 0;
 		bool		more;
 
-		fds[n++] = (struct pollfd)
-		{
-			.fd = ping_wake_fd,.events = POLLIN
-		};
+		fds[n++] = donor_verbs_readable(ping_wake_fd);
 		while (atomic_load(&wanted) > 0)
 			sched_yield();
 		pthread_mutex_lock(&ping_lock);
-		for (device = devices; device != NULL; device = device->next)
+		for (device = LIST_FIRST(&devices); device != NULL; device = LIST_NEXT(device, link))
 			if (!device->failed)
-				fds[n++] = (struct pollfd)
-			{
-				.fd = device->channel->fd,.events = POLLIN
-			};
+				fds[n++] = donor_verbs_readable(device->channel->fd);
 		more = !TAILQ_EMPTY(&queue);
 		pthread_mutex_unlock(&ping_lock);
 
@@ -274,7 +261,7 @@ ping_main(void *arg)
 			(void) eventfd_read(ping_wake_fd, &count);
 
 		pthread_mutex_lock(&ping_lock);
-		for (device = devices; device != NULL; device = device->next)
+		for (device = LIST_FIRST(&devices); device != NULL; device = LIST_NEXT(device, link))
 		{
 			take_events(device);
 			for (int i = 1; i < n; i++)
@@ -306,29 +293,24 @@ donor_verbs_start_pings(void)
 RbpDonorVerbsDevice *
 donor_verbs_devices(void)
 {
-	return devices;
+	return LIST_FIRST(&devices);
 }
 
 void
 donor_verbs_add_device(RbpDonorVerbsDevice *device)
 {
 	lock_pings();
-	device->next = devices;
-	devices = device;
-	unlock_pings();
+	LIST_INSERT_HEAD(&devices, device, link);
+	pthread_mutex_unlock(&ping_lock);
 	(void) eventfd_write(ping_wake_fd, 1);
 }
 
 void
 donor_verbs_remove_device(RbpDonorVerbsDevice *device)
 {
-	RbpDonorVerbsDevice **prev = &devices;
-
 	lock_pings();
-	while (*prev != device)
-		prev = &(*prev)->next;
-	*prev = device->next;
-	unlock_pings();
+	LIST_REMOVE(device, link);
+	pthread_mutex_unlock(&ping_lock);
 }
 
 void
@@ -339,7 +321,7 @@ donor_verbs_stop_pings(RbpDonorVerbsConn *conn)
 	if (conn->queued)
 		TAILQ_REMOVE(&queue, conn, queue_link);
 	conn->queued = false;
-	unlock_pings();
+	pthread_mutex_unlock(&ping_lock);
 }
 
 void
@@ -350,7 +332,7 @@ donor_verbs_established(RbpDonorVerbsConn *conn, bool by_rdma_cm)
 		conn->established = true;
 	else
 		establish(conn);
-	unlock_pings();
+	pthread_mutex_unlock(&ping_lock);
 }
 
 void
@@ -358,7 +340,7 @@ donor_verbs_broken(RbpDonorVerbsConn *conn)
 {
 	lock_pings();
 	break_conn(conn);
-	unlock_pings();
+	pthread_mutex_unlock(&ping_lock);
 }
 
 bool
@@ -375,6 +357,6 @@ donor_verbs_probe(RbpDonorVerbsConn *conn)
 	lock_pings();
 	conn->probing = true;
 	posted = ibv_post_send(conn->id->qp, &wr, &bad) == 0;
-	unlock_pings();
+	pthread_mutex_unlock(&ping_lock);
 	return posted;
 }

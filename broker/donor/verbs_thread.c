@@ -37,7 +37,6 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,7 +161,7 @@ device_removed(struct ibv_context *verbs)
 		stop_listening();
 	}
 	while (device != NULL && device->verbs != verbs)
-		device = device->next;
+		device = LIST_NEXT(device, link);
 	if (device == NULL)
 		return;
 	rbp_log(RBP_LOG_WARNING, "RDMA: device %s is gone",
@@ -248,7 +247,7 @@ handle_devices(void)
 
 	for (RbpDonorVerbsDevice *device = donor_verbs_devices(); device != NULL; device = next)
 	{
-		next = device->next;
+		next = LIST_NEXT(device, link);
 		handle_async_events(device);
 		if (device->dead || device->failed)
 			device_removed(device->verbs);
@@ -355,19 +354,10 @@ wait_for_work(int timeout_ms)
 	eventfd_t	count;
 	int			n = 0;
 
-	fds[n++] = (struct pollfd)
-	{
-		.fd = donor_verbs_wake_fd,.events = POLLIN
-	};
-	fds[n++] = (struct pollfd)
-	{
-		.fd = events->fd,.events = POLLIN
-	};
-	for (RbpDonorVerbsDevice *device = donor_verbs_devices(); device != NULL; device = device->next)
-		fds[n++] = (struct pollfd)
-	{
-		.fd = device->verbs->async_fd,.events = POLLIN
-	};
+	fds[n++] = donor_verbs_readable(donor_verbs_wake_fd);
+	fds[n++] = donor_verbs_readable(events->fd);
+	for (RbpDonorVerbsDevice *device = donor_verbs_devices(); device != NULL; device = LIST_NEXT(device, link))
+		fds[n++] = donor_verbs_readable(device->verbs->async_fd);
 	if (poll(fds, (nfds_t) n, timeout_ms) > 0 && fds[0].revents != 0)
 		(void) eventfd_read(donor_verbs_wake_fd, &count);
 }
