@@ -44,14 +44,14 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/uio.h>
 
-#define MIN_SLOTS		64
 #define MAX_SLOTS		4096	/* a power of two: the id's low bits */
 #define SLOT_BITS		12
-#define NONE			UINT32_MAX
 
 #define SCRATCH_SIZE	65536	/* buffer for late answers, read piecewise */
 #define SEND_IOVS		64
@@ -73,16 +73,14 @@ typedef struct Slot
 	uint64_t	offset;
 	uint8_t		op;
 	bool		joined;			/* joined to the slot before it in the list */
-	uint32_t	first;			/* slot that has the header of the joined
-								 * request */
+	struct Slot *first;			/* has the header of the joined request */
 	uint32_t	total;			/* total bytes of the joined request */
 	uint8_t		header[RBP_REQUEST_SIZE];
 	const uint8_t *payload;		/* payload of a write */
 	uint8_t    *rest;			/* copy of the unsent rest of an abandoned
 								 * write, from payload byte rest_from on */
 	uint32_t	rest_from;
-	uint32_t	prev,
-				next;			/* in order of submission, or free list */
+				TAILQ_ENTRY(Slot) link;
 } Slot;
 
 typedef struct TcpConn
@@ -90,80 +88,52 @@ typedef struct TcpConn
 	RbpConn		base;
 	RbpSock		sock;
 
-	Slot	   *slots;
-	uint32_t	nslots;
-	uint32_t	free_head;
-	uint32_t	head,
-				tail;			/* in flight, oldest first */
+				TAILQ_HEAD(SlotList, Slot) free;	/* used before */
+	struct SlotList flight;		/* in the order of submission */
 	uint64_t	last_seq;
 
-	uint32_t	send_slot;		/* first slot not sent completely, or NONE */
+	Slot	   *send_slot;		/* first slot not sent completely, or NULL */
 	uint64_t	send_off;		/* bytes of that slot that were sent */
 
 	uint8_t		rx_header[RBP_ANSWER_SIZE];
 	uint32_t	rx_have;		/* bytes received of rx_header */
-	uint32_t	rx_slot;		/* slot whose payload is being received, or
-								 * NONE */
+	Slot	   *rx_slot;		/* whose payload is being received, or NULL */
 	uint32_t	rx_left;		/* bytes of that payload still to be received */
 	uint8_t    *scratch;
+
+	uint32_t	nslots;			/* in use until now; the others are not even
+								 * initialized, and so take no memory */
+	Slot		slots[MAX_SLOTS];
 } TcpConn;
 
 /*
  * ---- slots ------------------------------------------------------------------
  */
-static bool
-grow_slots(TcpConn *conn)
-{
-	uint32_t	n = conn->nslots == 0 ? MIN_SLOTS : conn->nslots * 2;
-	Slot	   *slots;
 
-	if (n > MAX_SLOTS)
-		return false;
-	slots = realloc(conn->slots, n * sizeof(Slot));
-	if (slots == NULL)
-		return false;
-	for (uint32_t i = conn->nslots; i < n; i++)
-	{
-		memset(&slots[i], 0, sizeof(Slot));
-		slots[i].next = i + 1 < n ? i + 1 : conn->free_head;
-	}
-	conn->free_head = conn->nslots;
-	conn->slots = slots;
-	conn->nslots = n;
-	return true;
-}
-
-/* Append a slot to the list.  Returns its number, or NONE. */
-static uint32_t
+/* Append a slot to those in flight.  NULL if all are in use. */
+static Slot *
 take_slot(TcpConn *conn)
 {
-	uint32_t	i;
-	Slot	   *slot;
+	Slot	   *slot = TAILQ_FIRST(&conn->free);
 
-	if (conn->free_head == NONE && !grow_slots(conn))
-		return NONE;
-	i = conn->free_head;
-	slot = &conn->slots[i];
-	conn->free_head = slot->next;
-
-	slot->id = ++conn->last_seq << SLOT_BITS | i;
+	if (slot != NULL)
+		TAILQ_REMOVE(&conn->free, slot, link);
+	else if (conn->nslots < MAX_SLOTS)
+		slot = &conn->slots[conn->nslots++];
+	else
+		return NULL;
+	slot->id = ++conn->last_seq << SLOT_BITS | (uint64_t) (slot - conn->slots);
 	slot->rest = NULL;
 	slot->rest_from = 0;
 	slot->joined = false;
-	slot->first = i;
-	slot->next = NONE;
-	slot->prev = conn->tail;
-	if (conn->tail != NONE)
-		conn->slots[conn->tail].next = i;
-	else
-		conn->head = i;
-	conn->tail = i;
-	if (conn->send_slot == NONE)
+	slot->first = slot;
+	TAILQ_INSERT_TAIL(&conn->flight, slot, link);
+	if (conn->send_slot == NULL)
 	{
-		conn->send_slot = i;
+		conn->send_slot = slot;
 		conn->send_off = 0;
 	}
-	return i;
+	return slot;
 }
 
 /*
@@ -171,48 +141,38 @@ take_slot(TcpConn *conn)
  * the next one.
  */
 static void
-drop_slot(TcpConn *conn, uint32_t i)
+drop_slot(TcpConn *conn, Slot *slot)
 {
-	Slot	   *slot = &conn->slots[i];
-
-	if (conn->send_slot == i)
+	if (conn->send_slot == slot)
 	{
-		conn->send_slot = slot->next;
+		conn->send_slot = TAILQ_NEXT(slot, link);
 		conn->send_off = 0;
 	}
-	if (slot->prev != NONE)
-		conn->slots[slot->prev].next = slot->next;
-	else
-		conn->head = slot->next;
-	if (slot->next != NONE)
-		conn->slots[slot->next].prev = slot->prev;
-	else
-		conn->tail = slot->prev;
 	free(slot->rest);
 	slot->rest = NULL;
 	slot->id = 0;
 	slot->io = NULL;
-	slot->next = conn->free_head;
-	conn->free_head = i;
+	TAILQ_REMOVE(&conn->flight, slot, link);
+	TAILQ_INSERT_HEAD(&conn->free, slot, link);
 }
 
 static void
-finish_slot(TcpConn *conn, uint32_t i, RbpStatus status)
+finish_slot(TcpConn *conn, Slot *slot, RbpStatus status)
 {
-	if (conn->slots[i].io != NULL)
-		conn->slots[i].io->status = status;
-	drop_slot(conn, i);
+	if (slot->io != NULL)
+		slot->io->status = status;
+	drop_slot(conn, slot);
 }
 
-/* The slot of a request in flight, or NONE if the id is not one. */
-static uint32_t
+/* The slot of a request in flight, or NULL if the id is not one. */
+static Slot *
 find_slot(TcpConn *conn, uint64_t id)
 {
 	uint32_t	i = (uint32_t) (id & (MAX_SLOTS - 1));
 
 	if (id == 0 || i >= conn->nslots || conn->slots[i].id != id)
-		return NONE;
-	return i;
+		return NULL;
+	return &conn->slots[i];
 }
 
 /* Bytes of a slot's header: 0 if it is joined. */
@@ -234,37 +194,35 @@ wire_bytes(const Slot *slot)
  * list.
  */
 static bool
-slot_sent(TcpConn *conn, uint32_t i)
+slot_sent(const TcpConn *conn, const Slot *slot)
 {
-	return conn->send_slot == NONE ||
-		conn->slots[i].id >> SLOT_BITS < conn->slots[conn->send_slot].id >> SLOT_BITS;
+	return conn->send_slot == NULL ||
+		slot->id >> SLOT_BITS < conn->send_slot->id >> SLOT_BITS;
 }
 
 /* Has any byte of the slot's request been sent? */
 static bool
-request_begun(TcpConn *conn, uint32_t i)
+request_begun(const TcpConn *conn, const Slot *slot)
 {
-	if (slot_sent(conn, i))
-		return true;
-	i = conn->slots[i].first;
-	return slot_sent(conn, i) || (conn->send_slot == i && conn->send_off > 0);
+	return slot_sent(conn, slot) || slot_sent(conn, slot->first) ||
+		(conn->send_slot == slot->first && conn->send_off > 0);
 }
 
 /* Has the request that begins with this slot been sent completely? */
 static bool
-request_sent(TcpConn *conn, uint32_t i)
+request_sent(const TcpConn *conn, const Slot *slot)
 {
-	return slot_sent(conn, i) &&
-		(conn->send_slot == NONE || conn->slots[conn->send_slot].first != i);
+	return slot_sent(conn, slot) &&
+		(conn->send_slot == NULL || conn->send_slot->first != slot);
 }
 
-/* The slot that is joined to this one, or NONE. */
-static uint32_t
-next_joined(TcpConn *conn, uint32_t i)
+/* The slot that is joined to this one, or NULL. */
+static Slot *
+next_joined(const Slot *slot)
 {
-	uint32_t	next = conn->slots[i].next;
+	Slot	   *next = TAILQ_NEXT(slot, link);
 
-	return next != NONE && conn->slots[next].joined ? next : NONE;
+	return next != NULL && next->joined ? next : NULL;
 }
 
 static void
@@ -283,20 +241,19 @@ make_header(Slot *slot)
 
 /* Split the joined request that this slot is part of into single requests. */
 static void
-take_apart(TcpConn *conn, uint32_t i)
+take_apart(Slot *slot)
 {
-	i = conn->slots[i].first;
+	slot = slot->first;
 	do
 	{
-		Slot	   *slot = &conn->slots[i];
-		uint32_t	next = next_joined(conn, i);
+		Slot	   *next = next_joined(slot);
 
 		slot->joined = false;
-		slot->first = i;
+		slot->first = slot;
 		slot->total = slot->len;
 		make_header(slot);
-		i = next;
-	} while (i != NONE);
+		slot = next;
+	} while (slot != NULL);
 }
 
 /* Fail the connection, and all requests in flight, with this status. */
@@ -304,9 +261,9 @@ static RbpStatus
 fail(TcpConn *conn, RbpStatus why)
 {
 	why = rbp_sock_fail(&conn->sock, why);
-	while (conn->head != NONE)
-		finish_slot(conn, conn->head, why);
-	conn->rx_slot = NONE;
+	while (!TAILQ_EMPTY(&conn->flight))
+		finish_slot(conn, TAILQ_FIRST(&conn->flight), why);
+	conn->rx_slot = NULL;
 	return why;
 }
 
@@ -321,20 +278,18 @@ fail(TcpConn *conn, RbpStatus why)
 static RbpStatus
 send_some(TcpConn *conn)
 {
-	while (conn->send_slot != NONE)
+	while (conn->send_slot != NULL)
 	{
 		struct iovec iov[SEND_IOVS];
 		struct msghdr msg = {.msg_iov = iov};
 		uint64_t	skip = conn->send_off;
-		uint32_t	i = conn->send_slot;
 		size_t		total = 0;
 		size_t		taken;
 		int			n = 0;
 		ssize_t		rc;
 
-		for (; i != NONE && n + 2 <= SEND_IOVS; i = conn->slots[i].next)
+		for (Slot *slot = conn->send_slot; slot != NULL && n + 2 <= SEND_IOVS; slot = TAILQ_NEXT(slot, link))
 		{
-			Slot	   *slot = &conn->slots[i];
 			size_t		header = header_bytes(slot);
 
 			if (skip < header)
@@ -379,14 +334,10 @@ send_some(TcpConn *conn)
 		taken = (size_t) rc;
 		total -= taken;
 		taken += conn->send_off;
-		while (conn->send_slot != NONE)
+		while (conn->send_slot != NULL && taken >= wire_bytes(conn->send_slot))
 		{
-			Slot	   *slot = &conn->slots[conn->send_slot];
-
-			if (taken < wire_bytes(slot))
-				break;
-			taken -= wire_bytes(slot);
-			conn->send_slot = slot->next;
+			taken -= wire_bytes(conn->send_slot);
+			conn->send_slot = TAILQ_NEXT(conn->send_slot, link);
 		}
 		conn->send_off = taken;
 		if (total > 0)
@@ -407,32 +358,28 @@ static RbpStatus
 begin_answer(TcpConn *conn)
 {
 	RbpWireAnswer ans;
-	uint32_t	i;
 	Slot	   *slot;
 
 	conn->rx_have = 0;
 	if (!rbp_wire_get_answer(conn->rx_header, RBP_ANSWER_SIZE, &ans))
 		return fail(conn, RBP_PROTOCOL);
-	i = find_slot(conn, ans.id);
-	if (i == NONE || conn->slots[i].joined || !request_sent(conn, i))
-		return fail(conn, RBP_PROTOCOL);
-	slot = &conn->slots[i];
-	if (slot->op != ans.op)
+	slot = find_slot(conn, ans.id);
+	if (slot == NULL || slot->joined || !request_sent(conn, slot) || slot->op != ans.op)
 		return fail(conn, RBP_PROTOCOL);
 	if (ans.payload == 0)
 	{
-		while (i != NONE)
+		while (slot != NULL)
 		{
-			uint32_t	next = next_joined(conn, i);
+			Slot	   *next = next_joined(slot);
 
-			finish_slot(conn, i, rbp_status_from_wire(ans.status));
-			i = next;
+			finish_slot(conn, slot, rbp_status_from_wire(ans.status));
+			slot = next;
 		}
 		return RBP_OK;
 	}
 	if (ans.payload != slot->total)
 		return fail(conn, RBP_PROTOCOL);
-	conn->rx_slot = i;
+	conn->rx_slot = slot;
 	conn->rx_left = slot->len;
 	return RBP_OK;
 }
@@ -449,12 +396,12 @@ payload_arrived(TcpConn *conn, uint32_t len)
 		len -= take;
 		if (conn->rx_left == 0)
 		{
-			uint32_t	next = next_joined(conn, conn->rx_slot);
+			Slot	   *next = next_joined(conn->rx_slot);
 
 			finish_slot(conn, conn->rx_slot, RBP_OK);
 			conn->rx_slot = next;
-			if (next != NONE)
-				conn->rx_left = conn->slots[next].len;
+			if (next != NULL)
+				conn->rx_left = next->len;
 		}
 	}
 }
@@ -467,9 +414,9 @@ feed(TcpConn *conn, const uint8_t *data, size_t len)
 	{
 		uint32_t	take;
 
-		if (conn->rx_slot != NONE)
+		if (conn->rx_slot != NULL)
 		{
-			Slot	   *slot = &conn->slots[conn->rx_slot];
+			Slot	   *slot = conn->rx_slot;
 
 			take = len < conn->rx_left ? (uint32_t) len : conn->rx_left;
 			if (slot->io != NULL)
@@ -502,7 +449,7 @@ feed(TcpConn *conn, const uint8_t *data, size_t len)
 typedef struct Piece
 {
 	bool		header;
-	uint32_t	slot;			/* slot whose header or payload is expected;
+	const Slot *slot;			/* whose header or payload is expected;
 								 * payload of slots joined to it may follow */
 } Piece;
 
@@ -537,11 +484,10 @@ typedef struct Layout
  * joined to it.  Returns false if nothing may follow.
  */
 static bool
-lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
+lay_out_payload(TcpConn *conn, Layout *lay, const Slot *slot, uint32_t from)
 {
-	for (uint8_t *end = NULL; i != NONE; i = next_joined(conn, i))
+	for (uint8_t *end = NULL; slot != NULL; slot = next_joined(slot))
 	{
-		Slot	   *slot = &conn->slots[i];
 		uint32_t	len = slot->len - from;
 		uint8_t    *target = payload_target(conn, slot, from, &len);
 
@@ -554,7 +500,7 @@ lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
 			lay->iov[lay->n].iov_base = target;
 			lay->iov[lay->n].iov_len = len;
 			lay->piece[lay->n].header = false;
-			lay->piece[lay->n++].slot = i;
+			lay->piece[lay->n++].slot = slot;
 		}
 		lay->bytes += len;
 		if (slot->io == NULL)
@@ -572,25 +518,24 @@ lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
 static void
 lay_out_answers(TcpConn *conn, Layout *lay)
 {
-	uint32_t	expect = conn->head;
+	const Slot *expect = TAILQ_FIRST(&conn->flight);
 	int			nheaders = 0;
 	bool		more = true;
 
 	lay->n = 0;
 	lay->bytes = 0;
-	if (conn->rx_slot != NONE)
+	if (conn->rx_slot != NULL)
 		more = lay_out_payload(conn, lay, conn->rx_slot,
-							   conn->slots[conn->rx_slot].len - conn->rx_left);
+							   conn->rx_slot->len - conn->rx_left);
 	while (more && nheaders < READV_ANSWERS && lay->bytes < READV_BYTES && lay->n < READV_IOVS)
 	{
 		uint32_t	have = nheaders == 0 ? conn->rx_have : 0;
 
-		while (expect != NONE &&
-			   (expect == conn->rx_slot || conn->slots[expect].joined))
-			expect = conn->slots[expect].next;
-		if (expect != NONE && !request_sent(conn, expect))
-			expect = NONE;		/* not sent, so not answered */
-		if (expect == NONE && lay->n > 0)
+		while (expect != NULL && (expect == conn->rx_slot || expect->joined))
+			expect = TAILQ_NEXT(expect, link);
+		if (expect != NULL && !request_sent(conn, expect))
+			expect = NULL;		/* not sent, so not answered */
+		if (expect == NULL && lay->n > 0)
 			break;
 
 		/* without any request, a header, to notice a closed connection */
@@ -598,11 +543,11 @@ lay_out_answers(TcpConn *conn, Layout *lay)
 		lay->iov[lay->n].iov_len = RBP_ANSWER_SIZE - have;
 		lay->piece[lay->n].header = true;
 		lay->piece[lay->n++].slot = expect;
-		if (expect == NONE)
+		if (expect == NULL)
 			break;
-		if (conn->slots[expect].op == RBP_OP_READ)
+		if (expect->op == RBP_OP_READ)
 			more = lay_out_payload(conn, lay, expect, 0);
-		expect = conn->slots[expect].next;
+		expect = TAILQ_NEXT(expect, link);
 	}
 }
 
@@ -661,7 +606,7 @@ take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
 		/*
 		 * Is what follows this header what the next piece was laid out for?
 		 */
-		if (rest > 0 && conn->rx_slot != (next->header ? NONE : next->slot))
+		if (rest > 0 && conn->rx_slot != (next->header ? NULL : next->slot))
 			return feed_rest(conn, lay, i + 1, rest);
 	}
 	return RBP_OK;
@@ -708,22 +653,19 @@ tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 	if (!tcp_usable(ep) || !rbp_sock_address(ep->host, ep->port, &addr, &addrlen))
 		return RBP_INVALID;
 
-	conn = calloc(1, sizeof(*conn));
+	conn = malloc(sizeof(*conn));
 	if (conn == NULL)
 		return RBP_NOMEM;
+	memset(conn, 0, offsetof(TcpConn, slots));
 	conn->base.ops = &rbp_transport_tcp;
-	conn->free_head = conn->head = conn->tail = NONE;
-	conn->send_slot = conn->rx_slot = NONE;
+	TAILQ_INIT(&conn->free);
+	TAILQ_INIT(&conn->flight);
 	conn->scratch = malloc(SCRATCH_SIZE);
-	if (conn->scratch == NULL || !grow_slots(conn))
-		status = RBP_NOMEM;
-	else
-		status = rbp_sock_start(&conn->sock, (struct sockaddr *) &addr, addrlen,
-								cred);
+	status = conn->scratch == NULL ? RBP_NOMEM :
+		rbp_sock_start(&conn->sock, (struct sockaddr *) &addr, addrlen, cred);
 	if (status != RBP_OK)
 	{
 		free(conn->scratch);
-		free(conn->slots);
 		free(conn);
 		return status;
 	}
@@ -739,22 +681,19 @@ tcp_connect_wait(RbpConn *base, int64_t deadline_ns)
 
 /* Join a new slot to the one before, if they are adjacent in the region. */
 static void
-join(TcpConn *conn, uint32_t before, uint32_t s)
+join(Slot *last, Slot *slot)
 {
-	Slot	   *slot = &conn->slots[s];
-	Slot	   *last;
 	Slot	   *first;
 
-	if (before == NONE || slot->op == RBP_OP_PING)
+	if (last == NULL || slot->op == RBP_OP_PING)
 		return;
-	last = &conn->slots[before];
-	first = &conn->slots[last->first];
+	first = last->first;
 	if (last->op != slot->op || last->region != slot->region ||
 		last->offset + last->len != slot->offset ||
 		slot->len > JOINED_MAX || first->total > JOINED_MAX - slot->len)
 		return;
 	slot->joined = true;
-	slot->first = last->first;
+	slot->first = first;
 	first->total += slot->len;
 	make_header(first);
 }
@@ -763,7 +702,7 @@ static RbpStatus
 tcp_submit(RbpConn *base, RbpIo *ios, int n)
 {
 	TcpConn    *conn = (TcpConn *) base;
-	uint32_t	before = NONE;	/* slot of the previous request of this batch */
+	Slot	   *before = NULL;	/* of the previous request of this batch */
 
 	if (conn->sock.state != RBP_SOCK_READY)
 		return rbp_io_set_all(ios, n, conn->sock.state == RBP_SOCK_FAILED
@@ -774,7 +713,6 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 		RbpIo	   *io = &ios[i];
 		uint8_t		op = io->kind == RBP_IO_READ ? RBP_OP_READ
 		: io->kind == RBP_IO_WRITE ? RBP_OP_WRITE : RBP_OP_PING;
-		uint32_t	s;
 		Slot	   *slot;
 
 		io->cookie = 0;
@@ -784,23 +722,22 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 			continue;
 		}
 
-		s = take_slot(conn);
-		if (s == NONE)
+		slot = take_slot(conn);
+		if (slot == NULL)
 		{
 			io->status = RBP_NOMEM;
 			continue;
 		}
-		slot = &conn->slots[s];
 		slot->io = io;
 		slot->op = op;
 		slot->len = slot->total = op == RBP_OP_PING ? 0 : io->len;
 		slot->region = io->region;
 		slot->offset = io->offset;
 		slot->payload = io->buf;
-		join(conn, before, s);
+		join(before, slot);
 		if (!slot->joined)
 			make_header(slot);
-		before = s;
+		before = slot;
 		io->cookie = slot->id;
 		io->status = RBP_INPROGRESS;
 	}
@@ -812,24 +749,22 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 static void
 abandon(TcpConn *conn, RbpIo *io)
 {
-	uint32_t	i = find_slot(conn, io->cookie);
-	Slot	   *slot;
+	Slot	   *slot = find_slot(conn, io->cookie);
 
 	io->status = RBP_TIMEOUT;
-	if (i == NONE)
+	if (slot == NULL)
 		return;
-	slot = &conn->slots[i];
 	slot->io = NULL;
-	if (!request_begun(conn, i))
+	if (!request_begun(conn, slot))
 	{
-		take_apart(conn, i);
-		drop_slot(conn, i);
+		take_apart(slot);
+		drop_slot(conn, slot);
 	}
-	else if (slot->op == RBP_OP_WRITE && !slot_sent(conn, i))
+	else if (slot->op == RBP_OP_WRITE && !slot_sent(conn, slot))
 	{
 		uint32_t	from = 0;
 
-		if (conn->send_slot == i && conn->send_off > header_bytes(slot))
+		if (conn->send_slot == slot && conn->send_off > header_bytes(slot))
 			from = (uint32_t) (conn->send_off - header_bytes(slot));
 
 		slot->rest = malloc(slot->len - from);
@@ -862,7 +797,7 @@ tcp_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 		if (first == n)
 			break;
 
-		if (conn->send_slot != NONE)
+		if (conn->send_slot != NULL)
 			sending = send_some(conn);
 		if (conn->sock.state != RBP_SOCK_READY)
 			continue;			/* everything is final now */
@@ -893,9 +828,8 @@ tcp_close(RbpConn *base)
 	if (conn == NULL)
 		return;
 	rbp_sock_close(&conn->sock);
-	for (uint32_t i = 0; i < conn->nslots; i++)
-		free(conn->slots[i].rest);
-	free(conn->slots);
+	while (!TAILQ_EMPTY(&conn->flight))
+		drop_slot(conn, TAILQ_FIRST(&conn->flight));
 	free(conn->scratch);
 	free(conn);
 }
