@@ -130,16 +130,16 @@ request_shmem(void)
  */
 
 /*
- * What modules do, in this order, when a transaction of a process has ended, and when the
- * process exits.  Connections are closed last, since the others may use them.
+ * What modules do, in this order, when a transaction of a process has ended, and besides
+ * when the process exits.  Connections are closed last, since the others may use them.
  */
 static const struct
 {
 	void		(*transaction_ends) (XactEvent event);
 	void		(*exits) (void);
 }			process_events[] = {
-	{rbp_ahead_transaction_ends, rbp_ahead_exits},
-	{rbp_spill_transaction_ends, rbp_spill_exits},
+	{rbp_ahead_transaction_ends, NULL},
+	{rbp_spill_transaction_ends, NULL},
 	{rbp_relation_stats_transaction_ends, rbp_relation_stats_exits},
 	{NULL, rbp_advice_exits},
 	{rbp_policy_transaction_ends, NULL},
@@ -161,6 +161,7 @@ transaction_event(XactEvent event, void *arg)
 static void
 process_exits(void)
 {
+	transaction_event(XACT_EVENT_ABORT, NULL);
 	for (int i = 0; i < lengthof(process_events); i++)
 		if (process_events[i].exits != NULL)
 			process_events[i].exits();

@@ -104,8 +104,8 @@ drop(Batch *batch, int64 now)
 	batch->last_use = 0;
 }
 
-void
-rbp_ahead_exits(void)
+pg_attribute_hot void
+rbp_ahead_transaction_ends(XactEvent event)
 {
 	int64		now;
 
@@ -119,12 +119,6 @@ rbp_ahead_exits(void)
 	/* return the pages' memory to the system */
 	if (memory != NULL)
 		(void) madvise(memory, MEMORY_BYTES, MADV_DONTNEED);
-}
-
-pg_attribute_hot void
-rbp_ahead_transaction_ends(XactEvent event)
-{
-	rbp_ahead_exits();
 }
 
 /* Map the batches' memory, once in a process; false if that fails. */

@@ -287,7 +287,6 @@ extern bool rbp_ahead_waits(RbpPool pool);
 extern void rbp_ahead_drop(const void *owner, uint32 before);
 
 extern void rbp_ahead_transaction_ends(XactEvent event);
-extern void rbp_ahead_exits(void);
 
 /*
  * ---- state of a slot --------------------------------------------------------

@@ -90,12 +90,6 @@ rbp_spill_transaction_ends(XactEvent event)
 }
 
 void
-rbp_spill_exits(void)
-{
-	rbp_spill_flush(true);
-}
-
-void
 rbp_spill_shmem_init(void *mem)
 {
 	const RbpExtents *states = rbp_remote_extents(RBP_POOL_TEMP);

@@ -35,7 +35,6 @@ extern void rbp_spill_stand_down(void);
  * waited for.
  */
 extern void rbp_spill_transaction_ends(XactEvent event);
-extern void rbp_spill_exits(void);
 
 /*
  * The largest number of extents that the temp quota can have, by the settings.

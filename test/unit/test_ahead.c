@@ -283,12 +283,18 @@ test_forgotten(void)
 	end("forgotten");
 }
 
+static void
+process_exits(void)
+{
+	rbp_ahead_transaction_ends(XACT_EVENT_ABORT);
+}
+
 int
 main(void)
 {
 	mock_init();
 	rbp_hash_init();
-	rbp_process_set_exit(rbp_ahead_exits);
+	rbp_process_set_exit(process_exits);
 	for (int i = 0; i < SLOTS; i++)
 		content[i] = (uint8) (i * 7 + i / 100);
 	test_copies(RBP_POOL_BUFFER, "buffer");

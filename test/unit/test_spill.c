@@ -341,7 +341,7 @@ end(const char *name)
 	RbpSpillUsage usage;
 	uint64		filled = 0;
 
-	rbp_ahead_exits();
+	rbp_ahead_transaction_ends(XACT_EVENT_COMMIT);
 	rbp_spill_flush(false);
 	free(file);
 	close(fd);
@@ -649,11 +649,11 @@ test_mismatches(bool is_local)
 	lend(1, 4);
 	write_blocks(0, 8, 1);
 	rbp_spill_flush(false);
-	rbp_ahead_exits();
+	rbp_ahead_transaction_ends(XACT_EVENT_COMMIT);
 	before_read = write_again;
 	is_u64(right_blocks(3, 1, 2), 1, "%s: a block moves while it is read", name);
 	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] == 0 && wrong_bytes_of == -1, "%s: which is nobody's fault", name);
-	rbp_ahead_exits();
+	rbp_ahead_transaction_ends(XACT_EVENT_COMMIT);
 	before_read = scribble;
 	is_u64(right_blocks(5, 1, 1), 0, "%s: a block that was spoilt cannot be read", name);
 	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] > 0, "%s: that counts", name);
@@ -982,13 +982,19 @@ test_parts(bool is_local)
 	end(name);
 }
 
+static void
+process_exits(void)
+{
+	rbp_spill_transaction_ends(XACT_EVENT_ABORT);
+}
+
 int
 main(void)
 {
 	char		dir[] = "/tmp/test_spill.XXXXXX";
 
 	mock_init();
-	rbp_process_set_exit(rbp_spill_exits);
+	rbp_process_set_exit(process_exits);
 	rbp_hash_init();
 	memory = calloc((FIRST_EXTENT + MAX_SIZE) * RBP_EXTENT_PAGES, BLCKSZ);
 	if (memory == NULL || mkdtemp(dir) == NULL || chdir(dir) != 0 || mkdir("pgsql_tmp", 0700) != 0)
