@@ -469,7 +469,8 @@ request_failed(Control *c, int status)
 	if (c->registered && status == 409)
 	{
 		/* then nothing here is leased */
-		donor_apply_nothing();
+		donor_apply_begin();
+		donor_apply_end();
 		rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(c->http));
 		c->registered = false;
 		return false;

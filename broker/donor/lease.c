@@ -323,13 +323,6 @@ donor_apply_end(void)
 	pthread_mutex_unlock(&donor_lock);
 }
 
-void
-donor_apply_nothing(void)
-{
-	donor_apply_begin();
-	donor_apply_end();
-}
-
 /*
  * ---- reports -------------------------------------------------------------
  */

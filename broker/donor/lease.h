@@ -129,12 +129,6 @@ extern void donor_apply_lease(const char *id,
 							  const uint32_t *regions, uint32_t nregions);
 extern void donor_apply_end(void);
 
-/*
- * The broker does not know this donor any more: nothing is leased, and
- * everything must be registered again.
- */
-extern void donor_apply_nothing(void);
-
 #define DONOR_REGION_STATES	(DONOR_REGION_RELEASED + 1)
 
 /* Contents of the next heartbeat. */

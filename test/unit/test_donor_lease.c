@@ -363,6 +363,14 @@ say(void)
 	return nended;
 }
 
+/* No lease is named. */
+static void
+apply_nothing(void)
+{
+	donor_apply_begin();
+	donor_apply_end();
+}
+
 /* Back to eight free regions and no lease. */
 static void
 settle(const char *when)
@@ -370,9 +378,9 @@ settle(const char *when)
 	atomic_store(&revoke_us, 0);
 	atomic_store(&renew_us, 0);
 	atomic_store(&no_memory, false);
-	donor_apply_nothing();
+	apply_nothing();
 	(void) say();
-	donor_apply_nothing();
+	apply_nothing();
 	if (!await_clean())
 		wrong("%s: the janitor does not come to an end", when);
 	check_state(when);
@@ -592,7 +600,7 @@ test_withdrawn_first(void)
 	name_lease(29, 60 * SECOND, 0x3f);
 	donor_apply_end();
 	atomic_store(&renew_us, 20000);
-	donor_apply_nothing();
+	apply_nothing();
 	while (atomic_load(&nrenewals) == renewals)
 		sched_yield();
 	is_u64(atomic_load(&nrevokes) - revokes, 6,
@@ -847,7 +855,7 @@ test_all_at_once(void)
 	min_free = 1;
 	pthread_mutex_unlock(&donor_lock);
 	atomic_store(&available, 100 * donor_region_size);
-	donor_apply_nothing();
+	apply_nothing();
 	for (uint32_t i = 0; i < NREGIONS; i++)
 	{
 		for (int n = 0; n < 1000 && state_of(i) != DONOR_REGION_FREE; n++)
