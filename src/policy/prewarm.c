@@ -237,14 +237,10 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 	pfree(path);
 }
 
-/* Read the block from the file, bypassing shared buffers. */
-static void
-read_from_file(const Fork *fork, BlockNumber block, char *page)
-{
-	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, page);
-}
-
-/* Read the block from the file, and stage it; see rbp_tier_prewarm_begin(). */
+/*
+ * Read the block from the file, bypassing shared buffers, and stage it; see
+ * rbp_tier_prewarm_begin().
+ */
 static RbpStageResult
 stage_from_file(const Fork *fork, BlockNumber block)
 {
@@ -253,7 +249,7 @@ stage_from_file(const Fork *fork, BlockNumber block)
 
 	if (!rbp_tier_prewarm_begin(&fork->file, block, &version))
 		return RBP_STAGE_REFUSED;
-	read_from_file(fork, block, page.data);
+	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, page.data);
 	return rbp_tier_prewarm_page(&fork->file, block, page.data, &version);
 }
 
@@ -275,7 +271,7 @@ stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
 	if (result >= RBP_STAGE_PRESENT || result == RBP_STAGE_FULL)
 		return result;
 
-	read_from_file(fork, block, unused.data);
+	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, unused.data);
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	result = stage_from_file(fork, block);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
@@ -481,17 +477,14 @@ prewarm_if_possible(Prewarm *prewarm, Oid relid)
 static void
 begin_prewarm(Prewarm *prewarm)
 {
-	char		why[256];
+	char		why[256] = "remote_bp.use_tier is off";
 
 	rbp_sql_require_loaded();
-	if (prewarm->mode == MODE_TIER && rbp_tier_unusable_reason(why, sizeof(why)))
+	if (prewarm->mode == MODE_TIER &&
+		(rbp_tier_unusable_reason(why, sizeof(why)) || rbp_guc_use_tier == RBP_USE_TIER_OFF))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("there is no tier to prewarm: %s", why)));
-	if (prewarm->mode == MODE_TIER && rbp_guc_use_tier == RBP_USE_TIER_OFF)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("there is no tier to prewarm: remote_bp.use_tier is off")));
 	prewarm->progress = &all_progress[rbp_compat_procno()];
 	prewarm->progress->database = MyDatabaseId;
 	prewarm->progress->relation = InvalidOid;
