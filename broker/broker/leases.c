@@ -72,18 +72,30 @@ find(const char *id, BrokerReply *error)
 	return lease;
 }
 
-/* Likewise, if the body has its secret. */
+/* Is it this lease's secret? */
+static bool
+is_secret(const json_t *told, const char *secret)
+{
+	const char *text = json_string_value(told);
+
+	return text != NULL && rbp_equal_secret(text, strlen(text), secret, strlen(secret));
+}
+
+/*
+ * Likewise, if the body has its secret.  Who repeats a change of the secret, because the
+ * answer was lost, has the former one and the current one.
+ */
 static int64_t
 find_held(const char *id, const json_t *body, BrokerReply *error)
 {
-	const char *told = json_string_value(json_object_get(body, "secret"));
 	int64_t		lease = find(id, error);
 	char	   *secret;
 
 	if (lease == 0)
 		return 0;
 	secret = broker_get_text("SELECT secret FROM lease WHERE key = ?1", INT(lease));
-	if (!rbp_equal_secret(told, strlen(told), secret, strlen(secret)))
+	if (!is_secret(json_object_get(body, "secret"), secret) &&
+		!is_secret(json_object_get(body, "new_secret"), secret))
 	{
 		*error = broker_reply_error(403, "the secret is wrong");
 		lease = 0;
@@ -95,11 +107,11 @@ find_held(const char *id, const json_t *body, BrokerReply *error)
 /* "lease object" of the protocol */
 static const char *const lease_object =
 "SELECT json_object('lease', id, 'secret', secret, 'client', client, 'purpose', purpose,"
-" 'ttl_ms', ttl_ms, 'bytes', bytes, 'wanted', wanted, 'namesakes',"
+" 'ttl_ms', ttl_ms, 'keep_ms', keep_ms, 'bytes', bytes, 'wanted', wanted, 'namesakes',"
 "  (SELECT count(*) FROM lease o WHERE o.client = l.client"
 "    AND o.purpose = l.purpose AND o.machine <> l.machine),"
 " 'regions',"
-"  (SELECT json_group_array(json_object('donor', d.id, 'region', number, 'bytes', region_size))"
+"  (SELECT json_group_array(json_object('donor', d.id, 'region', number, 'bytes', region_size, 'rev', rev))"
 "   FROM region r JOIN donor d ON d.key = r.donor WHERE r.lease = l.key),"
 " 'donors',"
 "  (SELECT json_group_array(json(address))"
@@ -119,28 +131,39 @@ tell(int64_t lease, int status)
 	return broker_reply(status, broker_get_text(lease_object, INT(lease)));
 }
 
+/* What an answer waits for. */
+typedef enum Awaited
+{
+	AWAIT_CLEAN,				/* regions that are being cleaned are granted,
+								 * too */
+	AWAIT_GRANT,				/* the donors know what was granted */
+	AWAIT_SECRET				/* the donors know the secret */
+} Awaited;
+
 /*
- * Have all donors of the lease that are up applied what was granted to it?
+ * Have all donors of the lease that are up applied what was granted to it?  Or else all
+ * that they were to apply: the secret is in that, though no region has changed.
  * One that is not up would only cost the whole wait.
  */
 static bool
-applied_by_donors(int64_t lease)
+applied_by_donors(int64_t lease, Awaited awaited)
 {
 	return broker_get("SELECT EXISTS (SELECT 1 FROM holding h JOIN donor_now d ON d.key = h.donor"
-					  " WHERE h.lease = ?1 AND state IN ('up', 'draining') AND applied <"
-					  "  (SELECT max(rev) FROM region r WHERE r.lease = ?1 AND r.donor = h.donor))",
-					  INT(lease)) == 0;
+					  " WHERE h.lease = ?1 AND state IN ('up', 'draining') AND applied < iif(?2, revision,"
+					  "  (SELECT max(rev) FROM region r WHERE r.lease = ?1 AND r.donor = h.donor)))",
+					  INT(lease), INT(awaited == AWAIT_SECRET)) == 0;
 }
 
 /*
- * After a grant: wait until the donors know of it, and if wait_clean, grant what
- * they clean meanwhile.  Then tell the holder, or that the lease has ended while we
- * waited.
+ * After a grant, or a new secret: wait until the donors know of it, and for
+ * AWAIT_CLEAN, grant what they clean meanwhile.  Then tell the holder, or that the
+ * lease has ended while we waited.
  */
 static BrokerReply
-settle(const char *id, bool wait_clean, int status)
+settle(const char *id, Awaited awaited, int status)
 {
 	int64_t		deadline = broker_now() + SETTLE_MS;
+	bool		wait_clean = awaited == AWAIT_CLEAN;
 	int64_t		lease;
 	BrokerReply reply;
 
@@ -148,7 +171,7 @@ settle(const char *id, bool wait_clean, int status)
 	{
 		if (wait_clean)
 			broker_share_grant(lease, 0);
-		if ((applied_by_donors(lease) && !(wait_clean && broker_share_more_coming(lease))) ||
+		if ((applied_by_donors(lease, awaited) && !(wait_clean && broker_share_more_coming(lease))) ||
 			!broker_wait(deadline))
 			return tell(lease, status);
 	}
@@ -198,9 +221,9 @@ broker_leases_create(const char *path_id, const json_t *body)
 	rbp_random_bytes(bytes, sizeof(bytes));
 	rbp_hex_encode(bytes, sizeof(bytes), secret);
 
-	broker_run("INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, created)"
+	broker_run("INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, keep_ms, created)"
 			   " SELECT ?1, ?2, b ->> 'client', b ->> 'instance', b ->> 'purpose',"
-			   "  b ->> 'bytes', b ->> 'ttl_ms', ?4 FROM (SELECT ?3 AS b)",
+			   "  b ->> 'bytes', b ->> 'ttl_ms', ifnull(b ->> 'keep_ms', 0), ?4 FROM (SELECT ?3 AS b)",
 			   TEXT(id), TEXT(secret), JSON(body), INT(time(NULL)));
 	lease = broker_get("SELECT key FROM lease WHERE id = ?1", TEXT(id));
 	take_over(lease);
@@ -214,7 +237,7 @@ broker_leases_create(const char *path_id, const json_t *body)
 			   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
 			   " FROM lease_now WHERE key = ?1", INT(lease), INT(granted));
 	broker.counters[LEASES_CREATED]++;
-	return settle(id, true, 201);
+	return settle(id, AWAIT_CLEAN, 201);
 }
 
 static bool
@@ -235,6 +258,16 @@ check_release(const json_t *release, BrokerReply *error)
 	return true;
 }
 
+/* As the broker writes secrets, and compares them. */
+static bool
+check_secret(const char *secret, BrokerReply *error)
+{
+	if (secret == NULL || secret[strspn(secret, "0123456789abcdef")] == '\0')
+		return true;
+	*error = broker_reply_error(400, "\"new_secret\" must consist of lower-case hex digits");
+	return false;
+}
+
 static void
 prolong(int64_t lease)
 {
@@ -247,24 +280,27 @@ BrokerReply
 broker_leases_renew(const char *id, const json_t *body)
 {
 	const json_t *release = json_object_get(body, "release");
+	const char *new_secret = json_string_value(json_object_get(body, "new_secret"));
 	int64_t		lease;
 	int64_t		ahead;
 	BrokerReply error;
 
-	if (!check_release(release, &error))
+	if (!check_release(release, &error) || !check_secret(new_secret, &error))
 		return error;
 	lease = find_held(id, body, &error);
 	if (lease == 0)
 		return error;
 	if (broker.full)
 	{
-		/* its size, regions and TTL stay as they are */
+		/* its size, regions, times and secret stay as they are */
 		prolong(lease);
 		return tell(lease, 202);
 	}
-	broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms)"
+	broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms),"
+			   "  keep_ms = ifnull(b ->> 'keep_ms', keep_ms), secret = ifnull(b ->> 'new_secret', secret)"
 			   " FROM (SELECT ?2 AS b)"
-			   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms')",
+			   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms'"
+			   "  OR keep_ms <> b ->> 'keep_ms' OR secret <> b ->> 'new_secret')",
 			   INT(lease), JSON(body));
 
 	/*
@@ -278,8 +314,10 @@ broker_leases_renew(const char *id, const json_t *body)
 					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
 					   INT(lease), JSON(release));
 	prolong(lease);
+	if (new_secret != NULL)
+		return settle(id, AWAIT_SECRET, 200);
 	ahead = json_integer_value(json_object_get(body, "ahead"));
-	return broker_share_grant(lease, ahead) > 0 ? settle(id, false, 200) : tell(lease, 200);
+	return broker_share_grant(lease, ahead) > 0 ? settle(id, AWAIT_GRANT, 200) : tell(lease, 200);
 }
 
 BrokerReply
@@ -315,6 +353,7 @@ broker_leases_revoke(const char *id, const json_t *body)
 static const char *const lease_list =
 "SELECT json_object('leases', json_group_array(json_object('lease', id, 'client', client,"
 " 'purpose', purpose, 'ttl_ms', ttl_ms, 'remaining_ms', max(deadline - now_ms(), 0),"
+" 'keep_ms', keep_ms, 'lapsed', json(iif(lapsed, 'true', 'false')),"
 " 'bytes', bytes, 'wanted', wanted, 'age_s', max(?1 - created, 0), 'donors',"
 "  (SELECT json_group_array(json_object('id', d.id, 'regions', h.regions,"
 "    'bytes', h.regions * region_size, 'reclaim', asked))"

@@ -89,7 +89,7 @@ expire_leases(void)
 {
 	int64_t		lease;
 
-	while ((lease = broker_get("SELECT lease FROM lease_term WHERE deadline <= now_ms() LIMIT 1")) != 0)
+	while ((lease = broker_get("SELECT key FROM lease_now WHERE lapsed AND ends <= now_ms() LIMIT 1")) != 0)
 	{
 		broker_log(RBP_LOG_INFO, "SELECT format('lease %s of %s (%d regions) has expired', id, client,"
 				   "  (SELECT sum(regions) FROM holding WHERE lease = key))"
@@ -146,7 +146,7 @@ tick(void)
 	broker_reclaim_take();
 	give_up_donors();
 	planned = broker_get("SELECT min(at) FROM (SELECT now_ms() + 1000 AS at"
-						 " UNION ALL SELECT min(deadline) FROM lease_term"
+						 " UNION ALL SELECT min(deadline) FROM lease_term WHERE deadline > now_ms()"
 						 " UNION ALL SELECT min(taken_at) FROM holding WHERE taken_at IS NOT NULL)");
 	return planned;
 }

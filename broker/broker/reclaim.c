@@ -11,6 +11,8 @@
  * told a number, that number does not grow before its grace time is over: added
  * regions would have less of it, or the first ones more.  The rest is asked for in
  * a second round.
+ * The holder of a lapsed lease is not there to be told: among leases of a purpose,
+ * those are asked first, and what is asked of them is taken at once.
  * Buffer leases are asked before temp leases, and temp leases are spared first
  * when the need shrinks: the data of the latter has no copy on disk.  So a temp
  * lease is left alone as long as a buffer lease has a region there that could
@@ -37,7 +39,8 @@ static const char *const ask_less =
 " WHERE donor = ?1 AND holding.lease = s.lease";
 
 /*
- * Ask for ?2 more regions, each from the lease that would keep the most without it.
+ * Ask for ?2 more regions, each from the lease that would keep the most without it;
+ * lapsed ones first.
  * Ask for fewer if the other leases cannot be asked now: they were told a number
  * already, or are temp leases, which are asked after buffer leases.  (r has a row for
  * each region of a lease, with the number that the lease would keep.)
@@ -46,7 +49,7 @@ static const char *const ask_more =
 "UPDATE holding SET asked = asked + more.n"
 " FROM (SELECT lease, count(*) AS n"
 "  FROM (SELECT h.lease"
-"   FROM holding h JOIN lease l ON l.key = h.lease JOIN"
+"   FROM holding h JOIN lease_now l ON l.key = h.lease JOIN"
 "    (SELECT lease, row_number() OVER (PARTITION BY lease) AS kept"
 "     FROM region WHERE donor = ?1 AND lease IS NOT NULL) r ON r.lease = h.lease"
 "   WHERE h.donor = ?1 AND h.taken_at IS NULL AND r.kept <= h.regions - h.asked"
@@ -54,7 +57,7 @@ static const char *const ask_more =
 "     (SELECT 1 FROM holding told JOIN lease b ON b.key = told.lease"
 "      WHERE told.donor = ?1 AND b.purpose = 'buffer'"
 "       AND told.taken_at IS NOT NULL AND told.asked < told.regions))"
-"   ORDER BY l.purpose, r.kept DESC, h.lease DESC LIMIT ?2)"
+"   ORDER BY l.purpose, l.lapsed DESC, r.kept DESC, h.lease DESC LIMIT ?2)"
 "  GROUP BY lease) more"
 " WHERE donor = ?1 AND holding.lease = more.lease";
 
@@ -108,9 +111,9 @@ broker_reclaim_tell(int64_t lease)
 static void
 take(int64_t donor, int64_t lease, int64_t count)
 {
-	broker_log(RBP_LOG_INFO, "SELECT format('lease %s: %d regions of donor %s are taken, their grace time is over',"
-			   "  lease.id, ?3, donor.id)"
-			   " FROM lease, donor WHERE lease.key = ?2 AND donor.key = ?1",
+	broker_log(RBP_LOG_INFO, "SELECT format('lease %s: %d regions of donor %s are taken, %s',"
+			   "  l.id, ?3, donor.id, iif(lapsed, 'since it has lapsed', 'their grace time is over'))"
+			   " FROM lease_now l, donor WHERE l.key = ?2 AND donor.key = ?1",
 			   INT(donor), INT(lease), INT(count));
 	broker.counters[REGIONS_TAKEN] += count;
 	broker_run("UPDATE region SET lease = NULL WHERE donor = ?1 AND number IN"
@@ -124,6 +127,10 @@ void
 broker_reclaim_take(void)
 {
 	int64_t		due[3];
+
+	/* the grace time of a lapsed lease is over, whether it was told or not */
+	broker_run("UPDATE holding SET taken_at = now_ms() WHERE asked > 0"
+			   " AND lease IN (SELECT lease FROM lease_term WHERE deadline <= now_ms())");
 
 	/*
 	 * Regions of a temp lease are only taken for the donor (asked - shared).

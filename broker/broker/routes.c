@@ -65,6 +65,7 @@ static const BrokerMember new_lease[] = {
 	{"purpose", BODY_TEXT, true, 1, MAX_NAME},
 	{"bytes", BODY_INT, true, 0, MAX_SIZE},
 	{"ttl_ms", BODY_INT, true, MIN_TTL_MS, MAX_TTL_MS},
+	{"keep_ms", BODY_INT, false, 0, MAX_TTL_MS},
 	{.key = NULL}
 };
 
@@ -72,6 +73,8 @@ static const BrokerMember renewal[] = {
 	{"secret", BODY_TEXT, true, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
 	{"bytes", BODY_INT, false, 0, MAX_SIZE},
 	{"ttl_ms", BODY_INT, false, MIN_TTL_MS, MAX_TTL_MS},
+	{"keep_ms", BODY_INT, false, 0, MAX_TTL_MS},
+	{"new_secret", BODY_TEXT, false, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
 	{"release", BODY_ARRAY, false, 0, 0},
 	{"ahead", BODY_INT, false, 0, MAX_SIZE},
 	{.key = NULL}

@@ -11,6 +11,17 @@
  * Rules are in the schema where SQL can say them: a change that breaks one
  * fails, whichever statement tried it, and ends the broker.
  *
+ * Leases that lapse.  From its deadline on, for keep_ms, a lease is lapsed: nobody may
+ * use it, but it has its regions, and a renewal makes it live again.  So
+ *	 - it ends at its deadline and keep_ms, by the donors' clocks, too: they are told
+ *	   when it ends, and know nothing of its deadline;
+ *	 - it claims no more than it has (share.c), is asked before others, and what is
+ *	   asked of it is taken at once (reclaim.c): nobody waits for a holder that does
+ *	   not answer;
+ *	 - it is not kept for a client that has got another lease since.
+ * A region that was taken meanwhile, and granted again, has another rev: by that the
+ * holder knows that its content is gone.
+ *
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/schema.h"
@@ -29,7 +40,7 @@ const char *const broker_schema =
 " revision INTEGER NOT NULL DEFAULT 1"
 ") STRICT;"
 
-"CREATE TABLE lease ("			/* live ones */
+"CREATE TABLE lease ("			/* live and lapsed ones */
 " key INTEGER PRIMARY KEY,"		/* grows: the youngest has the largest */
 " id TEXT NOT NULL UNIQUE,"
 " secret TEXT NOT NULL CHECK (length(secret) = 64),"	/* hex digits, lower
@@ -87,6 +98,9 @@ const char *const broker_schema =
 "  DELETE FROM ended WHERE key <= NEW.key - 2048;"
 " END;";
 
+const char *const broker_schema_keep =
+"ALTER TABLE lease ADD COLUMN keep_ms INTEGER NOT NULL DEFAULT 0 CHECK (keep_ms >= 0)";
+
 const char *const broker_schema_volatile =
 "CREATE TEMP TABLE setting (donor_timeout_ms INTEGER);"
 
@@ -102,7 +116,7 @@ const char *const broker_schema_volatile =
 ");"
 "CREATE TEMP TABLE lease_term ("
 " lease INTEGER PRIMARY KEY,"
-" deadline INTEGER NOT NULL,"	/* now_ms() */
+" deadline INTEGER NOT NULL,"	/* now_ms(): the end of the TTL */
 " waiting_since INTEGER,"		/* now_ms(); NULL: it has what it wants */
 " bytes INTEGER NOT NULL DEFAULT 0" /* of its regions */
 ");"
@@ -163,6 +177,13 @@ const char *const broker_schema_volatile =
 "CREATE TEMP TRIGGER lease_came AFTER INSERT ON main.lease BEGIN"
 "  INSERT INTO lease_term (lease, deadline) VALUES (NEW.key, now_ms() + NEW.ttl_ms);"
 " END;"
+
+/* The donors have to serve whoever proves that he knows the new one, and nobody else. */
+"CREATE TEMP TRIGGER lease_secret_changed AFTER UPDATE OF secret ON main.lease"
+" WHEN NEW.secret <> OLD.secret BEGIN"
+"  UPDATE donor SET revision = revision + 1"
+"   WHERE key IN (SELECT donor FROM holding WHERE lease = NEW.key);"
+" END;"
 "CREATE TEMP TRIGGER lease_left AFTER DELETE ON main.lease BEGIN"
 "  DELETE FROM lease_term WHERE lease = OLD.key;"
 " END;"
@@ -182,7 +203,10 @@ const char *const broker_schema_volatile =
 "  iif(draining, 0, max(regions - want_back, 0)) AS most"
 "  FROM (SELECT *, now_ms() - last_heard AS silent_ms"
 "   FROM donor JOIN donor_seen ON donor_seen.donor = donor.key, setting));"
-"CREATE TEMP VIEW lease_now AS SELECT * FROM lease JOIN lease_term ON lease_term.lease = lease.key;"
+"CREATE TEMP VIEW lease_now AS SELECT *, deadline <= now_ms() AS lapsed,"
+" deadline + iif(EXISTS (SELECT 1 FROM lease o WHERE o.client = lease.client"
+"  AND o.purpose = lease.purpose AND o.key > lease.key), 0, keep_ms) AS ends"
+" FROM lease JOIN lease_term ON lease_term.lease = lease.key;"
 
 /* Holders may not have reached us for a while: all have their full TTL. */
 "INSERT INTO donor_seen (donor, last_heard) SELECT key, now_ms() FROM donor;"

@@ -17,6 +17,12 @@
 /* Of a new file */
 extern const char *const broker_schema;
 
+/*
+ * If the lease table has no keep_ms.  A broker that knows nothing of it goes on with
+ * such a file, too.
+ */
+extern const char *const broker_schema_keep;
+
 /* Tables that last as long as the process, and the views; at each start. */
 extern const char *const broker_schema_volatile;
 

@@ -6,8 +6,8 @@
  * Shares.  All leases have equal shares, of whatever purpose and client they
  * are; what one does not want of its share is the others' (max-min fairness).
  * What is shared is the memory of donors that are up, without what a donor wants
- * back.  A lease that was not renewed for half of its TTL claims no more than it has:
- * its holder may be dead.
+ * back.  A lease that was not renewed for half of its TTL, as each lapsed one, claims no
+ * more than it has: its holder may be dead.
  *
  * Granting.  Free memory goes to leases that are short of their share first,
  * temp before buffer, and among these to the one that has waited longest.  Leases

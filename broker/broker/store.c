@@ -280,6 +280,14 @@ make_tables(const char *path)
 	broker_store_touch();
 }
 
+/* Add what later versions have added to the tables; others pass it over. */
+static void
+extend_tables(const char *path)
+{
+	if (broker_get("SELECT count(*) FROM pragma_table_info('lease') WHERE name = 'keep_ms'") == 0)
+		exec_or_die(path, broker_schema_keep);
+}
+
 void
 broker_store_open(const char *path)
 {
@@ -307,6 +315,7 @@ broker_store_open(const char *path)
 	/* takes the lock now rather than at the first change */
 	exec_or_die(path, "BEGIN IMMEDIATE");
 	make_tables(path);
+	extend_tables(path);
 	exec_or_die(path, broker_schema_volatile);
 	exec_or_die(path, "COMMIT");
 	umask(old_umask);

@@ -33,7 +33,7 @@ static const CtlColumn lease_columns[] = {
 	{"PURPOSE", "purpose", ctl_put_text, false},
 	{"HAS", "bytes", ctl_put_bytes, true},
 	{"WANTS", "wanted", ctl_put_bytes, true},
-	{"ENDS IN", "remaining_ms", ctl_put_ms_as_seconds, true},
+	{"TTL LEFT", "remaining_ms", ctl_put_ttl_left, true},
 	{"DONORS", "donors", ctl_put_donors, false},
 	{NULL, NULL, NULL, false}
 };

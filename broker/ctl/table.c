@@ -85,6 +85,15 @@ ctl_put_ms_as_seconds(char *cell, const json_t *object, const char *key)
 }
 
 void
+ctl_put_ttl_left(char *cell, const json_t *lease, const char *key)
+{
+	if (json_is_true(json_object_get(lease, "lapsed")))
+		snprintf(cell, CTL_MAX_CELL, "lapsed");
+	else
+		ctl_put_ms_as_seconds(cell, lease, key);
+}
+
+void
 ctl_put_address(char *cell, const json_t *donor, const char *key)
 {
 	if (ctl_int_of(donor, "port") != 0)

@@ -38,6 +38,7 @@ extern void ctl_put_text(char *cell, const json_t *object, const char *key);
 extern void ctl_put_bytes(char *cell, const json_t *object, const char *key);
 extern void ctl_put_regions_as_bytes(char *cell, const json_t *donor, const char *key);
 extern void ctl_put_ms_as_seconds(char *cell, const json_t *object, const char *key);
+extern void ctl_put_ttl_left(char *cell, const json_t *lease, const char *key);
 extern void ctl_put_address(char *cell, const json_t *donor, const char *key);
 extern void ctl_put_words(char *cell, const json_t *object, const char *key);
 extern void ctl_put_donors(char *cell, const json_t *lease, const char *key);

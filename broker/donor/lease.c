@@ -36,6 +36,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/log.h"
+#include "broker/common/secret.h"
 #include "broker/common/signals.h"
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
@@ -154,6 +155,23 @@ donor_lease_find(const char *id)
 	return rbp_verbs_lease_digest(id, digest) ? donor_lease_find_digest(digest) : NULL;
 }
 
+unsigned int
+donor_lease_secret(RbpDonorLease *lease, uint8_t secret[RBP_SECRET_LEN])
+{
+	unsigned int number = 0;
+
+	/* in both cases, so that they take the same time */
+	rbp_random_bytes(secret, RBP_SECRET_LEN);
+	pthread_mutex_lock(&donor_lock);
+	if (lease != NULL)
+	{
+		memcpy(secret, lease->secret, RBP_SECRET_LEN);
+		number = atomic_load(&lease->secret_number);
+	}
+	pthread_mutex_unlock(&donor_lock);
+	return number;
+}
+
 bool
 donor_lease_connect(RbpDonorLease *lease)
 {
@@ -251,6 +269,12 @@ donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
 	lease = lookup(digest);
 	if (lease == NULL)
 		lease = add_lease(id, secret, digest);
+	if (memcmp(lease->secret, secret, RBP_SECRET_LEN) != 0)
+	{
+		/* it keeps its regions: donor_lease_has_secret() ends connections */
+		memcpy(lease->secret, secret, RBP_SECRET_LEN);
+		atomic_fetch_add(&lease->secret_number, 1);
+	}
 	lease->listed = true;
 	if (!atomic_load(&lease->ended))
 	{

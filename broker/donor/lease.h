@@ -46,7 +46,8 @@
 struct RbpDonorLease
 {
 	char		id[RBP_LEASE_ID_LEN];
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		secret[RBP_SECRET_LEN]; /* under donor_lock */
+	atomic_uint secret_number;	/* of the secrets that it has had */
 	atomic_llong deadline_ns;	/* CLOCK_BOOTTIME, which advances while the
 								 * machine is suspended, as the broker's time
 								 * does */
@@ -100,6 +101,19 @@ extern RbpDonorLease *donor_lease_find(const char *id);
 extern RbpDonorLease *donor_lease_find_digest(const uint8_t digest[RBP_VERBS_DIGEST_LEN]);
 
 extern void donor_lease_unref(RbpDonorLease *lease);
+
+/*
+ * The secret that a client has to prove to know, and its number.  For a lease that is
+ * not known (NULL), one that nobody knows.
+ */
+extern unsigned int donor_lease_secret(RbpDonorLease *lease, uint8_t secret[RBP_SECRET_LEN]);
+
+/* Is the secret of that number still the lease's?  Else connections proven by it end. */
+static inline bool
+donor_lease_has_secret(RbpDonorLease *lease, unsigned int secret_number)
+{
+	return atomic_load(&lease->secret_number) == secret_number;
+}
 
 /*
  * A client of the lease connects, over any transport.  False if there are as

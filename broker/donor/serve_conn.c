@@ -149,9 +149,10 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 {
 	uint64_t	peer = peer_of(conn);
 	uint8_t		ours[RBP_MAC_LEN];
-	uint8_t		dummy[RBP_SECRET_LEN];
+	uint8_t		secret[RBP_SECRET_LEN];
 	uint16_t	status = RBP_WIRE_DENIED;
 	RbpDonorLease *lease;
+	bool		proven;
 
 	if (!donor_proof_allowed(peer))
 	{
@@ -161,10 +162,11 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 
 	/* an unknown lease fails like a wrong secret, after the same time */
 	lease = donor_lease_find(conn->lease_id);
-	rbp_random_bytes(dummy, sizeof(dummy));
-	if (!rbp_handshake_mac(lease != NULL ? lease->secret : dummy,
-						   conn->nonce, conn->lease_id, ours) ||
-		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) != 0 || lease == NULL)
+	conn->secret_number = donor_lease_secret(lease, secret);
+	proven = rbp_handshake_mac(secret, conn->nonce, conn->lease_id, ours) &&
+		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL;
+	explicit_bzero(secret, sizeof(secret));
+	if (!proven)
 	{
 		donor_proof_wrong(peer);
 		/* a lease that has just ended deserves no warning */
@@ -445,6 +447,9 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 	bool		any = false;
 	size_t		received = 0;
 
+	/* Requests that came after another secret are not served. */
+	if (conn->lease != NULL && !donor_lease_has_secret(conn->lease, conn->secret_number))
+		goto gone;
 	for (int round = 0; round < ROUNDS && received < TURN_BYTES; round++)
 	{
 		bool		more;

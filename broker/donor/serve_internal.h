@@ -64,6 +64,7 @@ typedef struct RbpDonorConn
 				LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */
 	int64_t		active_at;		/* time of the last traffic, or of accept() */
 	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
+	unsigned int secret_number; /* of the secret that it was proven by */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];
 	uint32_t	events;			/* registered with epoll */

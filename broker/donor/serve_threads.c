@@ -159,7 +159,7 @@ accept_conns(const RbpDonorConn *listener)
 
 /*
  * Close connections whose handshake takes too long, or whose lease has long
- * ended.
+ * ended, or has another secret.
  */
 static void
 sweep(RbpDonorThread *t, int64_t now)
@@ -183,9 +183,10 @@ sweep(RbpDonorThread *t, int64_t now)
 				donor_serve_close(conn);
 			}
 		}
-		else if (now - conn->active_at > ENDED_IDLE_NS &&
-				 (atomic_load(&conn->lease->ended) ||
-				  now >= atomic_load(&conn->lease->deadline_ns)))
+		else if (!donor_lease_has_secret(conn->lease, conn->secret_number) ||
+				 (now - conn->active_at > ENDED_IDLE_NS &&
+				  (atomic_load(&conn->lease->ended) ||
+				   now >= atomic_load(&conn->lease->deadline_ns))))
 			donor_serve_close(conn);
 	}
 }

@@ -128,22 +128,23 @@ still_waits(struct rdma_cm_id *id)
 
 /*
  * The lease whose secret the client has proved to know, with a reference for
- * the caller; NULL if it has not.  An unknown lease fails like a wrong secret,
- * after the same time.
+ * the caller, and the secret's number; NULL if it has not.  An unknown lease
+ * fails like a wrong secret, after the same time.
  */
 static RbpDonorLease *
 authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
-			 uint32_t qpn)
+			 uint32_t qpn, unsigned int *secret_number)
 {
 	RbpDonorLease *lease = donor_lease_find_digest(hello->digest);
-	uint8_t		dummy[RBP_SECRET_LEN];
+	uint8_t		secret[RBP_SECRET_LEN];
 	uint8_t		ours[RBP_VERBS_MAC_LEN];
+	bool		proven;
 
-	rbp_random_bytes(dummy, sizeof(dummy));
-	if (rbp_verbs_mac(lease != NULL ? lease->secret : dummy, hello->nonce,
-					  hello->digest, client, qpn, ours) &&
-		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0 &&
-		lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
+	*secret_number = donor_lease_secret(lease, secret);
+	proven = rbp_verbs_mac(secret, hello->nonce, hello->digest, client, qpn, ours) &&
+		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0;
+	explicit_bzero(secret, sizeof(secret));
+	if (proven && lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
 		return lease;
 	donor_lease_unref(lease);
 	return NULL;
@@ -193,7 +194,7 @@ make_queue_pair(RbpDonorVerbsConn *conn)
  * fails.
  */
 static RbpDonorVerbsConn *
-make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain)
+make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain, unsigned int secret_number)
 {
 	RbpDonorVerbsConn *conn = calloc(1, sizeof(*conn));
 
@@ -204,6 +205,7 @@ make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain)
 	}
 	conn->id = id;
 	conn->domain = domain;
+	conn->secret_number = secret_number;
 	conn->since = conn->probed_at = rbp_boottime_ns();
 	if (make_queue_pair(conn))
 		return conn;
@@ -216,7 +218,7 @@ make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain)
  * returns false and leaves the id to the caller.
  */
 static bool
-accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
+accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int secret_number, uint8_t reads)
 {
 	RbpDonorLeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
 	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
@@ -236,7 +238,7 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
 		log_refusal(id, RBP_LOG_WARNING, DONOR_LEASE_IS_FULL);
 		return false;
 	}
-	conn = make_conn(id, domain);
+	conn = make_conn(id, domain, secret_number);
 	if (conn == NULL)
 	{
 		donor_lease_disconnect(domain->lease);
@@ -277,6 +279,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	const char *why = NULL;
 	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
+	unsigned int secret_number;
 
 	if (!still_waits(id))
 	{
@@ -308,14 +311,14 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		status = RBP_WIRE_BUSY;
 		atomic_fetch_add(&denied, 1);
 	}
-	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn)) == NULL)
+	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn, &secret_number)) == NULL)
 	{
 		/* mostly a lease that has just ended */
 		why = "there is no such lease, or no more, or its proof is wrong";
 		level = RBP_LOG_INFO;
 		donor_proof_wrong(peer);
 	}
-	else if (accept_client(id, lease, reads))
+	else if (accept_client(id, lease, secret_number, reads))
 		return;
 	else
 		status = RBP_WIRE_BUSY;
@@ -335,6 +338,8 @@ is_over(RbpDonorVerbsConn *conn, int64_t now)
 	if (domain->ended_at == 0 && atomic_load(&domain->lease->ended))
 		domain->ended_at = now;
 	if (domain->ended_at != 0 && now - domain->ended_at > ENDED_IDLE_NS)
+		return true;
+	if (!donor_lease_has_secret(domain->lease, conn->secret_number))
 		return true;
 	if (conn->broken_at != 0)
 		return now - conn->broken_at > BROKEN_NS;

@@ -303,8 +303,9 @@ parse_lease(Lease *lease, const json_t *json)
 	}
 }
 
+/* With one more member of the body, unless that is NULL. */
 static int
-renew(Lease *lease, uint64_t bytes, json_t *release)
+renew(Lease *lease, uint64_t bytes, const char *key, json_t *value)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	char		path[128];
@@ -315,8 +316,8 @@ renew(Lease *lease, uint64_t bytes, json_t *release)
 	rbp_hex_encode(lease->cred.secret, RBP_SECRET_LEN, secret);
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", lease->cred.lease);
 	body = json_pack("{s:s, s:I}", "secret", secret, "bytes", (json_int_t) bytes);
-	if (release != NULL)
-		json_object_set_new(body, "release", release);
+	if (key != NULL)
+		json_object_set_new(body, key, value);
 	rc = rbp_http_request(http, "POST", path, body, &reply);
 	if (rc == 200)
 		parse_lease(lease, reply);
@@ -371,7 +372,7 @@ lease_get(Lease *lease, const char *client, int n, int ttl_ms)
 		while (lease->nregions < n && rbp_now_ns() < until && lease->nregions > 0)
 		{
 			sleep_ms(100);
-			if (renew(lease, n * REGION_SIZE, NULL) != 200)
+			if (renew(lease, n * REGION_SIZE, NULL, NULL) != 200)
 				break;
 		}
 		if (lease->nregions == n || rbp_now_ns() > until)
@@ -406,7 +407,22 @@ lease_get(Lease *lease, const char *client, int n, int ttl_ms)
 bool
 lease_renew(Lease *lease)
 {
-	return renew(lease, (uint64_t) lease->nregions * REGION_SIZE, NULL) == 200;
+	return renew(lease, (uint64_t) lease->nregions * REGION_SIZE, NULL, NULL) == 200;
+}
+
+void
+lease_change_secret(Lease *lease)
+{
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	uint8_t		fresh[RBP_SECRET_LEN];
+	int			rc;
+
+	memset(fresh, 0x5e, sizeof(fresh));
+	fresh[0] = lease->cred.secret[0] + 1;
+	rbp_hex_encode(fresh, sizeof(fresh), secret);
+	rc = renew(lease, (uint64_t) lease->nregions * REGION_SIZE, "new_secret", json_string(secret));
+	if (rc != 200)
+		bail_out("a new secret: %d, %s", rc, rbp_http_error(http));
 }
 
 void
@@ -417,7 +433,7 @@ lease_release(Lease *lease, int which)
 
 	json_array_append_new(list, json_pack("{s:s, s:i}", "donor", lease->ep.donor,
 										  "region", (int) lease->regions[which]));
-	rc = renew(lease, (uint64_t) (lease->nregions - 1) * REGION_SIZE, list);
+	rc = renew(lease, (uint64_t) (lease->nregions - 1) * REGION_SIZE, "release", list);
 	if (rc != 200)
 		bail_out("release: %d, %s", rc, rbp_http_error(http));
 }
@@ -429,7 +445,7 @@ lease_grow(Lease *lease, int n)
 
 	while (lease->nregions < n)
 	{
-		int			rc = renew(lease, n * REGION_SIZE, NULL);
+		int			rc = renew(lease, n * REGION_SIZE, NULL, NULL);
 
 		if (rc != 200)
 			bail_out("renew: %d, %s", rc, rbp_http_error(http));

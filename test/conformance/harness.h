@@ -76,6 +76,7 @@ extern void lease_delete(Lease *lease);
 /* False if the broker does not know it any more. */
 extern bool lease_renew(Lease *lease);
 extern void lease_revoke(Lease *lease);
+extern void lease_change_secret(Lease *lease);
 
 /* Give one region (by its place in lease->regions) back to the broker. */
 extern void lease_release(Lease *lease, int which);

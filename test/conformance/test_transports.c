@@ -1212,6 +1212,50 @@ test_regrant(void)
 	lease_delete(&others);
 }
 
+/*
+ * A lease gets another secret: connections that were proven by the former one end,
+ * and the memory stays.
+ */
+static void
+test_new_secret(void)
+{
+	int64_t		until = rbp_now_ns() + patience(30);
+	RbpStatus	status = RBP_OK;
+	uint8_t		page[PAGE];
+	Lease		lease;
+	Lease		former;
+	RbpConn    *conn;
+	RbpConn    *fresh;
+
+	lease_get(&lease, "secret", 2, LONG_TTL);
+	conn = must_connect(ops, &lease);
+	fill_pages(conn, lease.regions[1], 4, 70);
+	former = lease;
+	lease_change_secret(&lease);
+	ok(memcmp(&lease.cred, &former.cred, sizeof(lease.cred)) != 0 && lease.nregions == 2,
+	   "%s: the lease has another secret", name);
+
+	/* the answer waits for the donor, but not for ever */
+	while (connect_to(ops, &lease, &fresh) != RBP_OK)
+	{
+		if (rbp_now_ns() > until)
+			bail_out("the donor does not know the secret");
+		sleep_ms(50);
+	}
+	ok(check_pages(fresh, lease.regions[1], 4, 70), "%s: its memory is as it was", name);
+	while (status == RBP_OK && rbp_now_ns() < until)
+	{
+		sleep_ms(10);
+		status = do_io(conn, RBP_IO_READ, lease.regions[1], 0, page, PAGE, patience(5));
+	}
+	ok(gone(status), "%s: a connection that was proven by the former secret ends (%s)", name, rbp_status_text(status));
+	ops->close(conn);
+	ok(connect_to(ops, &former, &conn) == RBP_DENIED, "%s: nobody can connect by that", name);
+	ok(check_pages(fresh, lease.regions[1], 4, 70), "%s: who has the new one goes on", name);
+	ops->close(fresh);
+	lease_delete(&lease);
+}
+
 static int
 raw_socket(const Lease *lease)
 {
@@ -1797,6 +1841,7 @@ run_suite(const char *which)
 	test_signals();
 	test_release();
 	test_regrant();
+	test_new_secret();
 	test_revoke();
 	if (is_verbs && !faulty)
 	{

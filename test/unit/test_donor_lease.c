@@ -450,6 +450,47 @@ test_grants(void)
 	settle("grants");
 }
 
+/* Another secret ends connections, and nothing else. */
+static void
+test_secret(void)
+{
+	const uint32_t regions[] = {0, 1};
+	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		now[RBP_SECRET_LEN];
+	uint32_t	grants;
+	uint32_t	revokes;
+	RbpDonorLease *lease;
+	unsigned int number;
+
+	donor_apply_begin();
+	name_lease(30, 60 * SECOND, 0x03);
+	donor_apply_end();
+	grants = atomic_load(&ngrants);
+	revokes = atomic_load(&nrevokes);
+	lease = donor_lease_find("lease-30");
+	number = donor_lease_secret(lease, secret);
+	for (int i = 0; i < 3; i++)
+	{
+		/* the first byte is the stamp of its key */
+		if (i == 1)
+			secret[1] ^= 1;
+		donor_apply_begin();
+		donor_apply_lease("lease-30", secret, rbp_boottime_ns() + 60 * SECOND, regions, 2);
+		donor_apply_end();
+		ok(donor_lease_has_secret(lease, number) == (i == 0), "a connection %s by the %s secret",
+		   i == 0 ? "goes on" : "is over", i == 0 ? "same" : "former");
+	}
+	ok(donor_lease_secret(lease, now) == number + 1 && memcmp(now, secret, sizeof(now)) == 0,
+	   "who connects has to prove that he knows the new one");
+	ok(owner_stamp(0) == 30 && owner_stamp(1) == 30, "the lease has its regions");
+	is_u64(atomic_load(&ngrants) - grants + atomic_load(&nrevokes) - revokes, 0,
+		   "which were neither taken nor granted");
+	donor_lease_unref(lease);
+	(void) donor_lease_secret(NULL, now);
+	ok(memcmp(now, secret, sizeof(now)) != 0, "nobody knows the secret of a lease that is not there");
+	settle("secret");
+}
+
 /*
  * As many leases as an answer can name: what takes minutes if each of them is
  * searched for among all the others.
@@ -933,6 +974,7 @@ main(void)
 
 	test_connections();
 	test_grants();
+	test_secret();
 	test_many_leases();
 	test_odd_words();
 	test_end_while_granted();

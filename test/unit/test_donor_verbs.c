@@ -823,6 +823,33 @@ test_denials(void)
 	check_left("denials");
 }
 
+/* Whoever has proved to know a secret that is not the lease's any more is sent away. */
+static void
+test_new_secret(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpCredentials former = plan->cred;
+	RbpStatus	status;
+	RbpConn    *conn;
+	Raw		   *raw;
+
+	apply_all();
+	raw = raw_connected(&plan->cred);
+	apply();
+	pass(2 * SECOND);
+	usleep(5000);
+	is_u64(donor_verbs_connections(), 1, "a client stays as long as the secret is the same");
+	plan->cred.secret[1] ^= 1;
+	apply();
+	ok(await((pass(SECOND), donor_verbs_connections() == 0)) &&
+	   raw_next(raw, 5000) == RDMA_CM_EVENT_DISCONNECTED, "another one ends its connection");
+	ok(can_connect(plan), "with that it can connect again");
+	conn = open_conn(&former, &status);
+	ok(conn == NULL && status == RBP_DENIED, "but not with the former one: %s", rbp_status_text(status));
+	raw_free(raw);
+	check_left("a new secret");
+}
+
 /* A lease's connections are bounded; those by other transports count, too. */
 static void
 test_full_lease(void)
@@ -1987,6 +2014,7 @@ main(void)
 
 	test_handshake();
 	test_denials();
+	test_new_secret();
 	test_full_lease();
 	test_keys();
 	test_same_key();

@@ -71,6 +71,8 @@ for way in limit disk; do
     is "$way: a renewal that would get more renews" "$status $(get '.bytes, .wanted' | tr '\n' ' ')" "202 $((4 * region)) $((4 * region)) "
     held=$(jq -c '.regions[0] | {donor, region}' <<<"$answer")
     is "nothing else has changed" "$(tables)" "$before"
+    renew "\"new_secret\":\"$(printf '%064x' 7)\""
+    is "the secret, too" "$status $(get .secret)" "202 $secret"
     refused_all
     point $? "what must be written is refused" || diagnose "$status $answer"
     register new 4 i1
