@@ -27,6 +27,7 @@ int			rbp_guc_staging_size;
 char	   *rbp_guc_transport;
 char	   *rbp_guc_token_file;
 int			rbp_guc_lease_ttl;
+int			rbp_guc_keep_time;
 bool		rbp_guc_compare_with_disk;
 int			rbp_guc_read_from;
 int			rbp_guc_use_tier;
@@ -294,6 +295,10 @@ static const struct
 	{"remote_bp.lease_ttl", &rbp_guc_lease_ttl, 30000, 2000, 3600 * 1000,
 		PGC_SIGHUP, GUC_UNIT_MS,
 	"Sets the time for which leased memory can be used without a renewal."},
+	{"remote_bp.keep_time", &rbp_guc_keep_time, 1800, 0, 24 * 3600,
+		PGC_SIGHUP, GUC_UNIT_S,
+		"Sets the time for which donors keep the buffer tier's pages after that.",
+	"Nobody else gets that memory meanwhile, unless it is asked back."},
 	{"remote_bp.keep_max_size", &keep_max_size, -1, -1, 16 * 1024 * 1024,
 		PGC_SIGHUP, GUC_UNIT_MB,
 		"Sets the maximum memory for relations that are kept in the tier.",

@@ -17,6 +17,7 @@ extern int	rbp_guc_staging_size;	/* kB; postmaster */
 extern char *rbp_guc_transport; /* "auto", "shm", "verbs", "tcp" */
 extern char *rbp_guc_token_file;	/* "" for no token */
 extern int	rbp_guc_lease_ttl;	/* ms */
+extern int	rbp_guc_keep_time;	/* s */
 extern bool rbp_guc_compare_with_disk;
 
 /* remote_bp.use_tier */

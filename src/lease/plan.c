@@ -180,10 +180,13 @@ parse_region(const json_t *object, RbpLease *lease, ParseError *c)
 	RbpRegionGrant *region = &lease->regions[lease->nregions++];
 	int64_t		number;
 	int64_t		bytes;
+	int64_t		rev = 0;
 
 	if (!get_text(object, "donor", true, region->donor, sizeof(region->donor), c) ||
 		!get_number(object, "region", 0, UINT32_MAX, &number, c) ||
-		!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c))
+		!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c) ||
+		(json_object_get(object, "rev") != NULL &&
+		 !get_number(object, "rev", 0, INT64_MAX, &rev, c)))
 		return false;
 	if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
 		return parse_error(c, "a region's size is not a multiple of 1 MiB");
@@ -192,6 +195,7 @@ parse_region(const json_t *object, RbpLease *lease, ParseError *c)
 						   region->donor);
 	region->region = (uint32_t) number;
 	region->bytes = (uint64_t) bytes;
+	region->rev = (uint64_t) rev;
 	lease->bytes += region->bytes;
 	return lease->bytes <= MAX_LEASE_BYTES || parse_error(c, "the regions have more than 1 EiB");
 }
@@ -262,10 +266,11 @@ sort_regions(RbpLease *lease, ParseError *c)
 		  rbp_region_compare);
 	for (int r = 1; r < lease->nregions; r++)
 	{
-		if (rbp_region_compare(&lease->regions[r - 1], &lease->regions[r]) == 0)
+		const RbpRegionGrant *region = &lease->regions[r];
+
+		if (region[-1].region == region->region && strcmp(region[-1].donor, region->donor) == 0)
 			return parse_error(c, "region %u of donor \"%s\" is listed twice",
-							   (unsigned) lease->regions[r].region,
-							   lease->regions[r].donor);
+							   (unsigned) region->region, region->donor);
 	}
 	return true;
 }
@@ -570,19 +575,20 @@ dump(json_t *root)
 
 char *
 rbp_lease_new_body(const char *client, const char *instance,
-				   const char *purpose, uint64_t bytes, int64_t ttl_ms)
+				   const char *purpose, const RbpLeaseWishes *wishes)
 {
-	return dump(json_pack("{s:s, s:s, s:s, s:I, s:I}",
+	return dump(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I}",
 						  "client", client,
 						  "instance", instance,
 						  "purpose", purpose,
-						  "bytes", (json_int_t) bytes,
-						  "ttl_ms", (json_int_t) ttl_ms));
+						  "bytes", (json_int_t) wishes->bytes,
+						  "ttl_ms", (json_int_t) wishes->ttl_ms,
+						  "keep_ms", (json_int_t) wishes->keep_ms));
 }
 
 char *
-rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
-					 uint64_t ahead, int64_t ttl_ms, const RbpRegionGrant *released, int n)
+rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
+					 const RbpRegionGrant *released, int n)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	json_t	   *list = json_array();
@@ -604,11 +610,12 @@ rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
 		return NULL;
 
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
-	text = dump(json_pack("{s:s, s:I, s:I, s:I, s:o}",
+	text = dump(json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}",
 						  "secret", secret,
-						  "bytes", (json_int_t) bytes,
-						  "ahead", (json_int_t) ahead,
-						  "ttl_ms", (json_int_t) ttl_ms,
+						  "bytes", (json_int_t) wishes->bytes,
+						  "ahead", (json_int_t) wishes->ahead,
+						  "ttl_ms", (json_int_t) wishes->ttl_ms,
+						  "keep_ms", (json_int_t) wishes->keep_ms,
 						  "release", list));
 	explicit_bzero(secret, sizeof(secret));
 	return text;

@@ -28,6 +28,15 @@ typedef struct RbpLeaseReclaim
 	int64_t		grace_ms;		/* after that they are taken */
 } RbpLeaseReclaim;
 
+/* What requests ask for. */
+typedef struct RbpLeaseWishes
+{
+	uint64_t	bytes;
+	uint64_t	ahead;			/* renewals only: how far it may grow beyond */
+	int64_t		ttl_ms;
+	int64_t		keep_ms;		/* how long it is kept after that, lapsed */
+} RbpLeaseWishes;
+
 /*
  * A lease as the broker described it.  Donors are sorted by id, and regions by
  * donor and number; every region's donor is among the donors.
@@ -74,7 +83,7 @@ extern bool rbp_lease_same_regions(const RbpLease *a, const RbpLease *b);
 extern bool rbp_lease_donor_restarted(const RbpLease *before,
 									  const RbpLease *now, const char *donor);
 
-/* Is this region, by donor and number, in the lease? */
+/* Is this grant in the lease?  See rbp_region_compare(). */
 extern bool rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region);
 
 /* Remove regions from the lease. */
@@ -121,10 +130,8 @@ extern bool rbp_lease_has_reclaim(const RbpLease *lease, const char *donor);
  * memory.
  */
 extern char *rbp_lease_new_body(const char *client, const char *instance,
-								const char *purpose, uint64_t bytes,
-								int64_t ttl_ms);
-extern char *rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
-								  uint64_t ahead, int64_t ttl_ms,
+								const char *purpose, const RbpLeaseWishes *wishes);
+extern char *rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 								  const RbpRegionGrant *released, int n);
 extern char *rbp_lease_end_body(const RbpCredentials *cred);
 

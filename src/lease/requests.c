@@ -170,11 +170,23 @@ parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 	return fresh;
 }
 
+/* Nobody needs temporary data of a lapsed lease: its queries have failed. */
+static RbpLeaseWishes
+wishes(const RbpHeldLease *h, uint64 wanted)
+{
+	return (RbpLeaseWishes)
+	{
+		.bytes = wanted,.ttl_ms = rbp_guc_lease_ttl,
+			.keep_ms = h->pool == RBP_POOL_TEMP ? 0 : (int64) rbp_guc_keep_time * 1000
+	};
+}
+
 /* Request a lease. */
 static RbpLeaseOutcome
 request_lease(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
+	const RbpLeaseWishes wished = wishes(h, wanted);
 	char		instance[RBP_LEASE_INSTANCE_LEN];
 	char	   *body;
 	RbpHttpReply reply;
@@ -183,8 +195,7 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 
 	if (!rbp_lease_instance(instance))
 		return request_failed(h, FAILED_NETWORK, "no random numbers");
-	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, wanted,
-							  rbp_guc_lease_ttl);
+	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, &wished);
 	if (!send_request(h, "/v1/leases", body, &reply, &outcome))
 		return outcome;
 	if (reply.status != 201 && reply.status != 200)
@@ -206,6 +217,7 @@ static RbpLeaseOutcome
 renew(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
+	RbpLeaseWishes wished = wishes(h, wanted);
 	char		path[RBP_LEASE_ID_LEN + 32];
 	char	   *body;
 	RbpHttpReply reply;
@@ -214,8 +226,8 @@ renew(RbpHeldLease *h, uint64 wanted)
 	int			reported = Min(h->nreleased, MAX_RELEASED);
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
-	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_lease_ahead(h),
-								rbp_guc_lease_ttl, h->released, reported);
+	wished.ahead = rbp_lease_ahead(h);
+	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, reported);
 	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
@@ -291,7 +303,7 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 					(errmsg("remote_bp: could not tell the broker that the lease%s is given back",
 							h->suffix),
 					 errdetail("It expires within %lld ms.",
-							   (long long) h->lease->ttl_ms)));
+							   (long long) (h->lease->ttl_ms + wishes(h, 0).keep_ms))));
 	}
 	free_body(body);
 	rbp_lease_drop(h);

@@ -281,6 +281,7 @@ rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, in
 	region->donor = (uint16) donor;
 	region->number = grant->region;
 	region->bytes = grant->bytes;
+	region->rev = grant->rev;
 	region->extents = 0;
 	region->first = NO_EXTENT;
 	region->cursor = NO_EXTENT;

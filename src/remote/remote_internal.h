@@ -121,6 +121,7 @@ typedef struct RbpRemoteRegion
 	uint32		extents;		/* number of mapped extents */
 	uint32		first;			/* head of the list of these, or NO_EXTENT */
 	uint64		bytes;
+	uint64		rev;			/* which grant it is to the broker */
 	uint32		cursor;			/* next extent to evacuate; used by the lease
 								 * worker only */
 	bool		evacuated;		/* all extents have been gone through;
@@ -244,6 +245,7 @@ region_grant(const RbpRemoteRegion *region)
 	memset(&grant, 0, sizeof(grant));	/* grants are compared bytewise */
 	grant.region = region->number;
 	grant.bytes = region->bytes;
+	grant.rev = region->rev;
 	strlcpy(grant.donor, rbp_remote_shared->donors[region->donor].endpoint.donor,
 			sizeof(grant.donor));
 	return grant;

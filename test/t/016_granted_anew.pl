@@ -1,5 +1,6 @@
 # Regions that are given back and granted anew, to the same lease: processes
-# that stayed connected all the while use them as if they were new.
+# that stayed connected all the while use them as if they were new; so does a server that
+# has not noticed.
 
 use strict;
 use warnings;
@@ -7,6 +8,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use File::Copy;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
@@ -66,5 +68,66 @@ for my $transport ('shm', 'tcp')
 	$node->stop;
 	wait_for('the memory to be free', sub { !@{ http_json($broker, 'GET', '/v1/leases')->{leases} } }, 120);
 }
+
+# The broker holds its state file locked.
+sub secret_of
+{
+	my ($lease) = @_;
+	my $copy = PostgreSQL::Test::Utils::tempdir() . '/copy.db';
+	copy($broker->{state} . $_, $copy . $_) for '', '-wal';
+	chomp(my $secret = `sqlite3 '$copy' "SELECT secret FROM lease WHERE id = '$lease'"`);
+	return $secret;
+}
+
+sub the_lease { return http_json($broker, 'GET', '/v1/leases')->{leases}[0]; }
+
+# Wait until the lease was renewed twice: what the first answer said is in use.
+sub wait_renewed_twice
+{
+	my ($left, $renewals) = (0, 0);
+	return wait_for(
+		'two renewals',
+		sub {
+			my $now = the_lease()->{remaining_ms};
+			$renewals++ if $now > $left && $left > 0;
+			$left = $now;
+			return $renewals == 2;
+		});
+}
+
+# Its lease worker hangs, and nobody reads.  The regions are given back in its name, cleaned,
+# and granted again to the lease.
+my $node = new_cluster('behind', broker => $broker, transport => 'tcp',
+	conf => "remote_bp.lease_ttl = '600s'\nremote_bp.io_timeout = '2s'\nremote_bp.temp_tier_max_size = 0\n");
+wait_leased($node, 64);
+make_table($node, 'pages', 48);
+my $held = warm($node, 'pages');
+cmp_ok($held, '>', 0, 'pages are in the tier');
+my $let_go = hold_policy_worker($node);
+wait_still($node, 'captures', 'bytes_written');
+my $worker = server_process($node, 'remote_bp lease worker');
+is(kill('STOP', $worker), 1, 'the lease worker hangs');
+my $id = the_lease()->{lease};
+my $renew = { secret => secret_of($id) };
+my $answer = http_json($broker, 'POST', "/v1/leases/$id/renew", $renew);
+my @before = sort { $a->{region} <=> $b->{region} } @{ $answer->{regions} };
+is(scalar(@before), 8, 'the lease has regions');
+http_json($broker, 'POST', "/v1/leases/$id/renew", { %$renew, bytes => 0, release => \@before });
+ok(wait_for('the regions to be clean', sub { http_json($broker, 'GET', '/v1/donors')->{donors}[0]{free} == 8 }), 'they are given back');
+ok( wait_for('all to be granted', sub {
+		$answer = http_json($broker, 'POST', "/v1/leases/$id/renew", { %$renew, bytes => 64 * 1024 * 1024 });
+		return @{ $answer->{regions} } == 8;
+	}),
+	'and granted again');
+my @after = sort { $a->{region} <=> $b->{region} } @{ $answer->{regions} };
+is(join(' ', map { $_->{region} } @after), join(' ', map { $_->{region} } @before), 'under the same numbers');
+is(scalar(grep { $after[$_]->{rev} > $before[$_]->{rev} } 0 .. 7), 8, 'each of them as another grant');
+is(kill('CONT', $worker), 1, 'the lease worker goes on');
+ok(wait_renewed_twice(), 'and renews the lease');
+$let_go->();
+ok(wait_for('the pages to be dropped', sub { tier_pages($node, 'pages') < $held / 10 }, 60), 'the pages that were in the regions are dropped');
+ok(warm($node, 'pages'), 'others come into the tier');
+is_clean($node, 'regions that were granted again');
+$node->stop;
 
 done_testing();

@@ -1,5 +1,6 @@
 # A broker that hangs for longer than the lease lasts: the server stops using
-# the memory at the deadline, and so does the donor; then there is a new lease.
+# the memory at the deadline, and so does the donor, if it does not keep it; then there
+# is a lease again.  A lease worker that hangs so long goes on with the lapsed lease.
 
 use strict;
 use warnings;
@@ -13,6 +14,15 @@ use RemoteBP;
 use Test::More;
 use Time::HiRes qw(sleep);
 
+# The lease of that purpose, as the broker shows it.
+sub lease_of
+{
+	my ($broker, $purpose) = @_;
+	my ($lease) = grep { $_->{purpose} eq $purpose } @{ http_json($broker, 'GET', '/v1/leases')->{leases} };
+	return $lease // {};
+}
+
+my %keep = (tcp => "remote_bp.keep_time = 0\n", shm => '');
 for my $transport ('tcp', 'shm')
 {
 	my $broker = start_broker(name => "broker_$transport");
@@ -21,7 +31,7 @@ for my $transport ('tcp', 'shm')
 		"expiry_$transport",
 		broker => $broker,
 		transport => $transport,
-		conf => "remote_bp.lease_ttl = '3s'\n");
+		conf => "remote_bp.lease_ttl = '3s'\n$keep{$transport}");
 
 	my $load = start_load($node, seconds => 16);
 	wait_hits($node);
@@ -54,5 +64,38 @@ for my $transport ('tcp', 'shm')
 	$donor->stop;
 	$broker->stop;
 }
+
+# Nobody renews the lease.
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '64MB');
+my $node = new_cluster(
+	'lapsed',
+	broker => $broker,
+	tier => '48MB',
+	transport => 'tcp',
+	conf => "remote_bp.lease_ttl = '3s'\nremote_bp.io_timeout = '2s'\nremote_bp.temp_tier_max_size = '8MB'\nremote_bp.temp_tier_size = '8MB'\n");
+ok(wait_leased($node, 56), 'memory is leased');
+make_table($node, 't', 16);
+ok(warm($node, 't'), 'pages are in the tier');
+my $content = content($node, 't');
+is_deeply([ map { lease_of($broker, $_)->{keep_ms} } 'buffer', 'temp' ], [ 1800000, 0 ], 'the lease of the tier is kept, that of temporary data is not');
+my $lease = lease_of($broker, 'buffer')->{lease};
+my $worker = server_process($node, 'remote_bp lease worker');
+is(kill('STOP', $worker), 1, 'the lease worker hangs');
+ok(wait_for('the lease to lapse', sub { lease_of($broker, 'buffer')->{lapsed} }), 'the lease lapses');
+ok(wait_for('the other lease to end', sub { !%{ lease_of($broker, 'temp') } }), 'that of temporary data ends');
+is(lease_of($broker, 'buffer')->{bytes}, 48 * 1024 * 1024, 'the lapsed lease has its memory');
+is(counter($node, 'usable'), 'f', 'the server does not use it');
+is(content($node, 't'), $content, 'it reads from disk');
+is(kill('CONT', $worker), 1, 'the lease worker goes on');
+ok(wait_for('the tier to be used', sub { counter($node, 'usable') eq 't' }), 'the server uses the memory again');
+is(lease_of($broker, 'buffer')->{lease}, $lease, 'by the same lease');
+ok(warm($node, 't'), 'pages are in the tier again');
+is(content($node, 't'), $content, 'and are right');
+$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.keep_time = '90s'});
+$node->reload;
+ok(wait_for('the setting to be told', sub { lease_of($broker, 'buffer')->{keep_ms} == 90000 }), 'remote_bp.keep_time can be changed');
+is_clean($node);
+$node->stop;
 
 done_testing();

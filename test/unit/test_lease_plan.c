@@ -27,7 +27,7 @@
 #define DONOR_R		"{\"id\":\"r\",\"host\":\"r.example\",\"port\":0," \
 	"\"rdma_host\":\"192.168.7.1\",\"rdma_port\":65535,\"transports\":[\"verbs\"]}"
 #define REGIONS		"{\"donor\":\"b\",\"region\":0,\"bytes\":67108864}," \
-	"{\"donor\":\"a\",\"region\":7,\"bytes\":67108864}," \
+	"{\"donor\":\"a\",\"region\":7,\"bytes\":67108864,\"rev\":9}," \
 	"{\"donor\":\"a\",\"region\":2,\"bytes\":16777216}"
 
 static char err[200];
@@ -94,6 +94,7 @@ test_parse(void)
 	   strcmp(lease->regions[0].donor, "a") == 0 && lease->regions[0].region == 2 &&
 	   lease->regions[1].region == 7 && lease->regions[2].region == 0,
 	   "regions, sorted");
+	ok(lease->regions[1].rev == 9 && lease->regions[0].rev == 0, "which grants they are, if the broker says so");
 	ok(lease->nreclaims == 1 && lease->reclaims[0].regions == 2 &&
 	   strcmp(lease->reclaims[0].donor, "a") == 0, "what is asked back");
 	ok(lease->donors[0].rdma_host[0] == '\0' && lease->donors[0].rdma_port == 0,
@@ -141,6 +142,10 @@ test_refuse(void)
 		{"a region of an unknown donor", HEAD, DONOR_A, REGIONS, ""},
 		{"a region listed twice", HEAD, DONOR_A "," DONOR_B, REGIONS "," REGIONS, ""},
 		{"a donor listed twice", HEAD, DONOR_A "," DONOR_A, "", ""},
+		{"a region listed twice, of two grants", HEAD, DONOR_A,
+			"{\"donor\":\"a\",\"region\":1,\"bytes\":1048576,\"rev\":1},"
+		"{\"donor\":\"a\",\"region\":1,\"bytes\":1048576,\"rev\":2}", ""},
+		{"a negative rev", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048576,\"rev\":-1}", ""},
 		{"a region of an odd size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048577}", ""},
 		{"a region of no size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":0}", ""},
 		{"a region number past 32 bits", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":4294967296,\"bytes\":1048576}", ""},
@@ -207,6 +212,10 @@ test_compare_and_forget(void)
 	b->regions[1].region++;
 	ok(!rbp_lease_same_regions(a, b), "another region is not the same");
 	b->regions[1].region--;
+	b->regions[1].rev++;
+	ok(!rbp_lease_same_regions(a, b) && !rbp_lease_has_region(a, &b->regions[1]),
+	   "nor is one that was granted anew");
+	b->regions[1].rev--;
 	b->donors[1].port++;
 	ok(!rbp_lease_same_regions(a, b), "nor is a donor at another port");
 	ok(rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "a"),
@@ -232,6 +241,7 @@ test_compare_and_forget(void)
 	memset(gone, 0, sizeof(gone));
 	strcpy(gone[0].donor, "a");
 	gone[0].region = 7;
+	gone[0].rev = 9;
 	strcpy(gone[1].donor, "b");
 	gone[1].region = 99;
 	ok(rbp_lease_has_region(b, &gone[0]) && !rbp_lease_has_region(b, &gone[1]),
@@ -244,6 +254,7 @@ test_compare_and_forget(void)
 	rbp_lease_remove_regions(b, b->regions, 1);
 	strcpy(gone[0].donor, "b");
 	gone[0].region = 0;
+	gone[0].rev = 0;
 	rbp_lease_remove_regions(b, gone, 1);
 	ok(b->nregions == 0 && b->bytes == 0, "all can be forgotten");
 	rbp_lease_free(a);
@@ -407,24 +418,28 @@ static void
 test_bodies(void)
 {
 	RbpLease   *lease = good();
-	char	   *text = rbp_lease_new_body("cl\"ient", "inst", "buffer",
-										  UINT64_C(17179869184), 30000);
+	const RbpLeaseWishes large = {.bytes = UINT64_C(17179869184),.ttl_ms = 30000,.keep_ms = 1800000};
+	const RbpLeaseWishes small = {.bytes = 5,.ahead = 7,.ttl_ms = 6,.keep_ms = 8};
+	char	   *text = rbp_lease_new_body("cl\"ient", "inst", "buffer", &large);
 	json_t	   *root = json_loads(text, 0, NULL);
 
 	ok(strcmp(json_string_value(json_object_get(root, "client")), "cl\"ient") == 0 &&
 	   json_integer_value(json_object_get(root, "bytes")) == INT64_C(17179869184) &&
-	   json_integer_value(json_object_get(root, "ttl_ms")) == 30000,
+	   json_integer_value(json_object_get(root, "ttl_ms")) == 30000 &&
+	   json_integer_value(json_object_get(root, "keep_ms")) == 1800000,
 	   "the request for a lease");
 	json_decref(root);
 	free(text);
 
-	text = rbp_lease_renew_body(&lease->cred, 5, 7, 6, lease->regions, 2);
+	text = rbp_lease_renew_body(&lease->cred, &small, lease->regions, 2);
 	root = json_loads(text, 0, NULL);
 	ok(strcmp(json_string_value(json_object_get(root, "secret")), SECRET) == 0,
 	   "a renewal shows the secret as it was given");
 	ok(json_integer_value(json_object_get(root, "bytes")) == 5 &&
 	   json_integer_value(json_object_get(root, "ahead")) == 7,
 	   "what is wanted, and what may come ahead");
+	ok(json_integer_value(json_object_get(root, "ttl_ms")) == 6 &&
+	   json_integer_value(json_object_get(root, "keep_ms")) == 8, "for how long");
 	is_u64(json_array_size(json_object_get(root, "release")), 2,
 		   "and lists what is released");
 	ok(json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1),

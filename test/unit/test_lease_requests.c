@@ -36,6 +36,7 @@ static RbpRegionGrant *expected;	/* the first of them */
 static int	nreleased;
 static bool in_order;
 static int	nadopted;			/* regions */
+static int	keep_ms;			/* asked for */
 
 int
 rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
@@ -44,6 +45,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	json_t	   *body = json_loads(request->body, 0, NULL);
 	const json_t *release = json_object_get(body, "release");
 
+	keep_ms = (int) json_integer_value(json_object_get(body, "keep_ms"));
 	nreleased = (int) json_array_size(release);
 	in_order = true;
 	for (int i = 0; i < nreleased && expected != NULL; i++)
@@ -68,6 +70,7 @@ RbpHeldLease rbp_leases[RBP_POOLS];
 char		rbp_lease_client[RBP_DONOR_ID_LEN] = "client";
 RbpBroker  *rbp_lease_current_broker;
 int			rbp_guc_lease_ttl = 10000;
+int			rbp_guc_keep_time = 1800;
 
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
@@ -190,6 +193,22 @@ test_many_released(RbpHeldLease *h)
 	(void) renew(h, MB);
 	ok(nreleased == MAX_RELEASED && in_order && nadopted == 15, "what was not told yet is not used again");
 	free(all);
+	expected = NULL;
+}
+
+/* Buffer leases are kept when they lapse, temporary data is not. */
+static void
+test_kept(RbpHeldLease *h)
+{
+	failed = FAILED_NETWORK;
+	(void) renew(h, MB);
+	ok(keep_ms == rbp_guc_keep_time * 1000, "a renewal says how long the lease is to be kept");
+	(void) request_lease(h, MB);
+	ok(keep_ms == rbp_guc_keep_time * 1000, "and so does the request for one");
+	h->pool = RBP_POOL_TEMP;
+	(void) renew(h, MB);
+	ok(keep_ms == 0, "one for temporary data is not kept");
+	h->pool = RBP_POOL_BUFFER;
 }
 
 int
@@ -221,5 +240,6 @@ main(void)
 	ok(h->request_due > mock_now + 1000 * NS_PER_MS, "it is asked again later each time");
 	test_answers(h);
 	test_many_released(h);
+	test_kept(h);
 	return done_testing();
 }
