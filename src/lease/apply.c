@@ -88,6 +88,13 @@ rbp_lease_regions_in_use(const char *lease, int *n)
 	return regions;
 }
 
+/* Has its deadline passed since the last answer came? */
+static bool
+has_lapsed(const RbpHeldLease *h)
+{
+	return rbp_now_ns() >= h->deadline;
+}
+
 void
 rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 {
@@ -111,7 +118,7 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		 * loses its content, even if the broker still lists it.
 		 */
 		if (fresh != NULL && rbp_lease_has_region(fresh, region) && !infos[i].denied &&
-			!rbp_lease_donor_restarted(h->lease, fresh, region->donor))
+			!rbp_lease_lost_content(h->lease, fresh, region, has_lapsed(h)))
 			continue;
 		bytes += infos[i].used_bytes;
 		lost++;
@@ -404,9 +411,10 @@ log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 }
 
 /*
- * A donor that was restarted has lost the content of its regions, and the
- * broker may have granted them again under the same numbers.  So set the lease
- * without these, which takes them out of use; the caller sets it with them.
+ * A donor that was restarted has lost the content of its regions, and the broker may
+ * have granted them again under the same numbers, as regions that it has taken.  So
+ * set the lease without these, which takes them out of use; the caller sets it with
+ * them.
  */
 static void
 drop_lost_content(RbpHeldLease *h, const RbpLease *fresh, RbpLeaseTerms terms)
@@ -416,7 +424,7 @@ drop_lost_content(RbpHeldLease *h, const RbpLease *fresh, RbpLeaseTerms terms)
 	terms.nregions = 0;
 	for (int i = 0; i < fresh->nregions; i++)
 	{
-		if (!rbp_lease_donor_restarted(h->lease, fresh, fresh->regions[i].donor))
+		if (!rbp_lease_lost_content(h->lease, fresh, &fresh->regions[i], has_lapsed(h)))
 			kept[terms.nregions++] = fresh->regions[i];
 	}
 	terms.regions = kept;
@@ -428,9 +436,8 @@ drop_lost_content(RbpHeldLease *h, const RbpLease *fresh, RbpLeaseTerms terms)
  * Put the lease that the broker described to use.  Takes ownership of fresh.
  *
  * If a recheck was requested, shared memory is updated even if nothing seems
- * to have changed: a region may have been lost and granted again.  Regions of
- * a donor that has restarted are taken out of use in between, since their
- * content is lost.
+ * to have changed: a region may have been lost and granted again.  Regions
+ * that have lost their content are taken out of use in between.
  */
 RbpLeaseOutcome
 rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
@@ -455,6 +462,8 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	explicit_bzero(&access, sizeof(access));
 
 	rbp_lease_resolve_donors(fresh);
+	if (h->in_use && !has_lapsed(h))
+		rbp_lease_keep_revs(fresh, known);
 	unchanged = h->in_use && !h->recheck &&
 		rbp_lease_same_regions(known, fresh);
 

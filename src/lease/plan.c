@@ -266,11 +266,10 @@ sort_regions(RbpLease *lease, ParseError *c)
 		  rbp_region_compare);
 	for (int r = 1; r < lease->nregions; r++)
 	{
-		const RbpRegionGrant *region = &lease->regions[r];
-
-		if (region[-1].region == region->region && strcmp(region[-1].donor, region->donor) == 0)
+		if (rbp_region_compare(&lease->regions[r - 1], &lease->regions[r]) == 0)
 			return parse_error(c, "region %u of donor \"%s\" is listed twice",
-							   (unsigned) region->region, region->donor);
+							   (unsigned) lease->regions[r].region,
+							   lease->regions[r].donor);
 	}
 	return true;
 }
@@ -412,9 +411,15 @@ rbp_lease_same_regions(const RbpLease *a, const RbpLease *b)
 			   sizeof(RbpRegionGrant) * a->nregions) == 0;
 }
 
-bool
-rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
-						  const char *donor)
+static RbpRegionGrant *
+find_region(const RbpLease *lease, const RbpRegionGrant *region)
+{
+	return bsearch(region, lease->regions, lease->nregions,
+				   sizeof(RbpRegionGrant), rbp_region_compare);
+}
+
+static bool
+donor_restarted(const RbpLease *before, const RbpLease *now, const char *donor)
 {
 	const RbpEndpoint *was = find_donor(before, donor);
 	const RbpEndpoint *is = find_donor(now, donor);
@@ -428,10 +433,36 @@ rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
 }
 
 bool
+rbp_lease_lost_content(const RbpLease *before, const RbpLease *now,
+					   const RbpRegionGrant *region, bool lapsed)
+{
+	const RbpRegionGrant *was = find_region(before, region);
+	const RbpRegionGrant *is = find_region(now, region);
+
+	if (was == NULL || is == NULL)
+		return false;
+	if (was->rev == 0 || is->rev == 0 ? lapsed : was->rev != is->rev)
+		return true;
+	return donor_restarted(before, now, region->donor);
+}
+
+void
+rbp_lease_keep_revs(RbpLease *now, const RbpLease *before)
+{
+	for (int i = 0; i < now->nregions; i++)
+	{
+		RbpRegionGrant *is = &now->regions[i];
+		const RbpRegionGrant *was = is->rev == 0 ? find_region(before, is) : NULL;
+
+		if (was != NULL)
+			is->rev = was->rev;
+	}
+}
+
+bool
 rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region)
 {
-	return bsearch(region, lease->regions, lease->nregions,
-				   sizeof(RbpRegionGrant), rbp_region_compare) != NULL;
+	return find_region(lease, region) != NULL;
 }
 
 void
@@ -444,10 +475,7 @@ rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone, int n)
 	/* mark them, no region has no bytes; then move the others up, once */
 	for (int i = 0; i < n; i++)
 	{
-		RbpRegionGrant *found = bsearch(&gone[i], lease->regions,
-										lease->nregions,
-										sizeof(RbpRegionGrant),
-										rbp_region_compare);
+		RbpRegionGrant *found = find_region(lease, &gone[i]);
 
 		if (found == NULL)
 			continue;

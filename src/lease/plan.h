@@ -76,14 +76,21 @@ extern RbpLease *rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 extern bool rbp_lease_same_regions(const RbpLease *a, const RbpLease *b);
 
 /*
- * Has the donor of that name restarted between these two?  Then its content is
- * lost, even if the same regions are granted again.  This is told from the
- * ways to reach it: its shm name is new at each start.
+ * Has the region lost its content between these two leases, which both have it?  It has
+ * if it was taken, zeroed and granted again, which its revs tell, or if its donor has
+ * restarted, which the ways to reach that tell: its shm name is new at each start.
+ * Where a rev is not known, the region counts as the same one unless the lease has lapsed.
  */
-extern bool rbp_lease_donor_restarted(const RbpLease *before,
-									  const RbpLease *now, const char *donor);
+extern bool rbp_lease_lost_content(const RbpLease *before, const RbpLease *now,
+								   const RbpRegionGrant *region, bool lapsed);
 
-/* Is this grant in the lease?  See rbp_region_compare(). */
+/*
+ * The broker that answered tells no revs: keep those that an earlier one told, for
+ * when a broker tells them again.  Brokers count in the same way, whether they tell or not.
+ */
+extern void rbp_lease_keep_revs(RbpLease *now, const RbpLease *before);
+
+/* Is this region, by donor and number, in the lease? */
 extern bool rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region);
 
 /* Remove regions from the lease. */

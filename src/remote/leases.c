@@ -108,7 +108,10 @@ retire_ungranted(RbpPool pool, const RbpRegionGrant *sorted, int n, bool same_le
 		grant = bsearch(&key, sorted, n, sizeof(*sorted), rbp_region_compare);
 		if (same_lease && pg_atomic_read_u32(&region->denied) == 0 &&
 			grant != NULL && grant->bytes == region->bytes)
+		{
 			kept[grant - sorted] = true;
+			region->rev = grant->rev;
+		}
 		else
 		{
 			rbp_remote_yield_lock(&retired, r);

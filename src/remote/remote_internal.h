@@ -121,7 +121,8 @@ typedef struct RbpRemoteRegion
 	uint32		extents;		/* number of mapped extents */
 	uint32		first;			/* head of the list of these, or NO_EXTENT */
 	uint64		bytes;
-	uint64		rev;			/* which grant it is to the broker */
+	uint64		rev;			/* as the broker tells it, which only the
+								 * lease worker compares */
 	uint32		cursor;			/* next extent to evacuate; used by the lease
 								 * worker only */
 	bool		evacuated;		/* all extents have been gone through;

@@ -61,14 +61,10 @@ typedef struct RbpRegionGrant
 	uint32_t	region;			/* the donor's number for it */
 	uint64_t	bytes;			/* a multiple of 1 MiB */
 	uint64_t	rev;			/* another number each time that the region is
-								 * granted; 0: the broker has none */
+								 * granted; 0: not known */
 } RbpRegionGrant;
 
-/*
- * For qsort() and bsearch(): order of grants by donor, region and rev.  A region with
- * another rev is another grant, without the content of the former one: it was taken and
- * zeroed in between.
- */
+/* For qsort() and bsearch(): order of grants by donor and region. */
 static inline int
 rbp_region_compare(const void *a, const void *b)
 {
@@ -76,9 +72,7 @@ rbp_region_compare(const void *a, const void *b)
 	const RbpRegionGrant *gb = b;
 	int			order = strcmp(ga->donor, gb->donor);
 
-	if (order == 0)
-		order = (ga->region > gb->region) - (ga->region < gb->region);
-	return order != 0 ? order : (ga->rev > gb->rev) - (ga->rev < gb->rev);
+	return order != 0 ? order : (ga->region > gb->region) - (ga->region < gb->region);
 }
 
 typedef struct RbpConn RbpConn; /* opaque: one connection to one donor */

@@ -201,6 +201,13 @@ test_truncated(void)
 	is_u64(understood, 0, "no truncated answer is understood");
 }
 
+/* Has a region of the lease before lost its content, before the deadline? */
+static bool
+lost_content(const RbpLease *before, const RbpLease *now, int region)
+{
+	return rbp_lease_lost_content(before, now, &before->regions[region], false);
+}
+
 static void
 test_compare_and_forget(void)
 {
@@ -213,28 +220,33 @@ test_compare_and_forget(void)
 	ok(!rbp_lease_same_regions(a, b), "another region is not the same");
 	b->regions[1].region--;
 	b->regions[1].rev++;
-	ok(!rbp_lease_same_regions(a, b) && !rbp_lease_has_region(a, &b->regions[1]),
+	ok(!rbp_lease_same_regions(a, b) && lost_content(a, b, 1) && !lost_content(a, b, 0),
 	   "nor is one that was granted anew");
 	b->regions[1].rev--;
 	b->donors[1].port++;
 	ok(!rbp_lease_same_regions(a, b), "nor is a donor at another port");
-	ok(rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "a"),
+	ok(lost_content(a, b, 2) && !lost_content(a, b, 0),
 	   "which is another process than before");
 	b->donors[1].port--;
 	b->donors[1].host[0] ^= 1;
 	b->donors[1].rdma_host[0] ^= 1;
-	ok(!rbp_lease_same_regions(a, b) && !rbp_lease_donor_restarted(a, b, "b"),
+	ok(!rbp_lease_same_regions(a, b) && !lost_content(a, b, 2),
 	   "one whose name has another address now is the same process");
 	b->donors[1].host[0] ^= 1;
 	b->donors[1].rdma_host[0] ^= 1;
 	b->donors[1].shm_name[0] ^= 1;
-	ok(rbp_lease_donor_restarted(a, b, "b"), "one with another socket is not");
+	ok(lost_content(a, b, 2), "one with another socket is not");
 	b->donors[1].shm_name[0] ^= 1;
 	b->donors[1].rdma_port++;
 	ok(!rbp_lease_same_regions(a, b), "nor one that RDMA reaches at another port");
 	b->donors[1].rdma_port--;
-	ok(!rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "c"),
-	   "unlike one at the same, or an unknown one");
+	ok(!lost_content(a, b, 2), "unlike one at the same");
+	b->nregions--;
+	b->donors[1].port++;
+	ok(!lost_content(a, b, 2) && !rbp_lease_lost_content(b, a, &a->regions[2], true),
+	   "a region that is not in both leases has not lost its content between them");
+	b->donors[1].port--;
+	b->nregions++;
 	b->cred.secret[0] ^= 1;
 	ok(rbp_lease_same_regions(a, b), "the secret has nothing to do with it");
 
@@ -344,7 +356,7 @@ test_known(void)
 	   "id and secret");
 	is_u64(b->bytes, 144 * MB, "its size");
 	ok(b->ttl_ms == 5000 && b->nreclaims == 0 && rbp_lease_has_region(b, &regions[0]) &&
-	   !rbp_lease_donor_restarted(a, b, "a"), "and can be worked with");
+	   !lost_content(a, b, 0), "and can be worked with");
 	rbp_lease_free(b);
 	b = rbp_lease_restore(&a->cred, 5000, donors, 0, regions, 0);
 	ok(b->nregions == 0 && b->bytes == 0 && !rbp_lease_has_region(b, &regions[0]),

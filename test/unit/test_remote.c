@@ -2177,56 +2177,6 @@ test_another_lease(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 }
 
-/* The grant number of the region in the buffer lease; 0: it is not in use. */
-static uint32
-grant_of(uint32 number)
-{
-	for (int r = 0; r < RBP_MAX_REGIONS; r++)
-		if (is_region_of(r, RBP_POOL_BUFFER) && rbp_remote_shared->regions[r].number == number)
-			return rbp_remote_shared->regions[r].grant;
-	return 0;
-}
-
-/* A region that was taken and granted again, under the same number, is another one. */
-static void
-test_granted_again(void)
-{
-	RbpCredentials cred = mock_credentials(3);
-	RbpEndpoint endpoint = mock_endpoint(0);
-	RbpRegionGrant grants[2] = {0};
-	uint32		first;
-	uint32		second;
-	uint32		states[RBP_EXTENT_CLOSED + 1] = {0};
-
-	rbp_remote_clear_lease(RBP_POOL_BUFFER);
-	drop_closed();
-	for (uint32 i = 0; i < 2; i++)
-	{
-		strlcpy(grants[i].donor, mock_donors[0].id, sizeof(grants[i].donor));
-		grants[i].region = i;
-		grants[i].bytes = MOCK_REGION_BYTES;
-		grants[i].rev = 5;
-	}
-	is_u64(set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS, &endpoint, 1, grants, 2), 0, "two regions");
-	first = grant_of(0);
-	second = grant_of(1);
-	(void) set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS, &endpoint, 1, grants, 2);
-	ok(grant_of(0) == first && grant_of(1) == second, "stay in use");
-	/* pages come into all extents that are online */
-	for (uint32 e = 0; e < BUFFER_EXTENTS; e++)
-		if (is_online(e))
-			rbp_remote_extents(RBP_POOL_BUFFER)->states[e] = RBP_EXTENT_TOUCHED;
-	grants[1].rev = 6;
-	(void) set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS, &endpoint, 1, grants, 2);
-	is_u64(grant_of(0), first, "one that is the same grant stays in use");
-	ok(grant_of(1) != 0 && grant_of(1) != second, "one that is another comes into use as a new one");
-	for (uint32 e = 0; e < BUFFER_EXTENTS; e++)
-		states[extent_state(e)]++;
-	is_u64(states[RBP_EXTENT_CLOSED], MOCK_REGION_BYTES / RBP_EXTENT_BYTES, "and what was in it is not found any more");
-	rbp_remote_clear_lease(RBP_POOL_BUFFER);
-	drop_closed();
-}
-
 /* A region that has not got all has the rest when others go. */
 static void
 test_partial_region(void)
@@ -2476,7 +2426,6 @@ main(void)
 	test_broker();
 	test_wake();
 	test_another_lease();
-	test_granted_again();
 	test_partial_region();
 	test_exit();
 	test_vast_pool();
