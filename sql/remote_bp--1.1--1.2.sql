@@ -7,6 +7,8 @@
 
 COMMENT ON COLUMN remote_bp_stat.page_cache_fills IS
     'Misses read from the disk although a donor had the page, to see what the disk takes, or to bring the page into the page cache';
+COMMENT ON COLUMN remote_bp_stat.below_threshold IS
+    'Fallbacks because connecting was not worth it yet';
 COMMENT ON COLUMN remote_bp_stat.skips_stale IS
     'Pages not captured: after they were read, they were written or dropped, or another page was that shares their write stamp';
 

@@ -17,7 +17,6 @@ ALTER SYSTEM SET remote_bp.rdma_traffic_class = 256;
 ALTER SYSTEM SET remote_bp.rdma_ack_timeout = 0;
 ALTER SYSTEM SET remote_bp.rdma_retry_count = 7;
 ALTER SYSTEM SET remote_bp.max_connections = 0;
-ALTER SYSTEM SET remote_bp.connect_threshold = -1;
 ALTER SYSTEM SET remote_bp.staging_size = '129kB';
 ALTER SYSTEM SET remote_bp.enabled = 'perhaps';
 -- here the reason names the server's maximum

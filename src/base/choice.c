@@ -48,6 +48,13 @@
  * donor's memory in its page tables bit by bit.  What was known before a trial
  * counts little after it.
  *
+ * Connections.  Nobody knows whether a process will read ten pages and end, or read
+ * for days, so it rents before it buys: without a connection it reads from the file
+ * what donors have, until it would have lost by that what connecting takes.  So it
+ * loses no more than twice what it would if it had known.  What is not known of
+ * donors costs nothing, so that somebody finds out; and a part of the file's time
+ * is lost in any case, as what is known may be out of date.
+ *
  * Admission.  A page is worth capturing if a later read of it from a donor
  * would save more than the capture takes, provided that this read would go to
  * the disk; what is cached now is missing then as often as other pages are
@@ -75,6 +82,9 @@ static const int64_t donor_guess[RBP_COSTS] = {
 	[RBP_COST_TEMP_WRITE] = 20000,[RBP_COST_TEMP_READ] = 20000
 };
 
+/* What connecting takes: over shared memory, TCP, and RDMA */
+static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
+
 /*
  * An average is one word: the value, in parts of 1 / FRACTION, and the number of
  * pages that it stands for in its low bits; 0: nothing is known.
@@ -93,6 +103,8 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define DISK_RUN_WEIGHT_MAX	4096
 #define WEIGHT_MAX			1024	/* of all others; processes that wait for
 									 * a processor are rare, and cost much */
+#define CONNECT_WEIGHT		8	/* of what connecting takes, from the first
+								 * value on */
 #define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
 #define KNOWN				32	/* fewer pages prove nothing, */
 #define KNOWN_RUN			512 /* nor do fewer of runs */
@@ -167,12 +179,16 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define CAPTURE_FEW			8	/* a run is read straight if less than one
 								 * page in so many can be captured */
 
+/* Of the file's time that part is lost at least without a connection. */
+#define LOST_PART			64
+
 #define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORTS)
 
-/* All zeros: nothing is known.  Atomics, each by itself. */
+/* Zeros: nothing is known.  Atomics, each by itself. */
 typedef struct Shared
 {
 	uint64_t	average[PLACES][RBP_COSTS];
+	uint64_t	connect[RBP_TRANSPORTS];	/* averages of what that takes */
 	uint64_t	device[RBP_FILE_SYSTEMS];	/* st_dev + 1; 0: unused */
 
 	/* time spent, and when in that time the next trial is due */
@@ -237,6 +253,8 @@ rbp_choice_shmem_init(void *mem)
 	shared = mem;
 	memset(shared, 0, sizeof(*shared));
 	memset(&own, 0, sizeof(own));
+	for (int i = 0; i < RBP_TRANSPORTS; i++)
+		shared->connect[i] = (uint64_t) (connect_guess[i] * FRACTION) << WEIGHT_BITS | CONNECT_WEIGHT;
 }
 
 int
@@ -574,6 +592,42 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	if (in_trial(f->fs, f->transport, RBP_WORK_RUN, disk / f->pages, both / f->pages, now))
 		return *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
 	return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
+}
+
+/*
+ * ---- connections --------------------------------------------------------------
+ */
+
+static inline int64_t
+connect_cost(int transport)
+{
+	return VALUE(LOAD(shared->connect[transport])) / FRACTION;
+}
+
+bool
+rbp_choose_connection(int fs, int transport, RbpWork work, int n, int64_t *lost)
+{
+	RbpCost		cost = cost_of(work);
+	int64_t		file;
+	int64_t		donor;
+
+	if (*lost == INT64_MAX)
+		return true;
+	file = rbp_cost(fs, RBP_NO_TRANSPORT, cost);
+	donor = rbp_cost_known(fs, transport, cost) ? rbp_cost(fs, transport, cost) : 0;
+	*lost += n * MAX(file - donor, file / LOST_PART);
+	if (*lost < connect_cost(transport) && rbp_guc_read_from == RBP_READ_AUTO)
+		return false;
+	*lost = INT64_MAX;
+	return true;
+}
+
+void
+rbp_choice_connected(int transport, int64_t ns)
+{
+	STORE(shared->connect[transport],
+		  with_more(LOAD(shared->connect[transport]), 1,
+					MIN(ns, OUTLIER * connect_cost(transport)), CONNECT_WEIGHT, true));
 }
 
 /*

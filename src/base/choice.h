@@ -119,6 +119,17 @@ extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
 extern bool rbp_choose_disk(int fs, RbpWork work);
 
 /*
+ * Is it worth connecting to donors over that transport, for a process that is about
+ * to read n more of their pages, and has lost that much by not being connected so
+ * far?  What these pages lose is added to that.  Once it is, it stays so until
+ * *lost is 0 again.
+ */
+extern bool rbp_choose_connection(int fs, int transport, RbpWork work, int n, int64_t *lost);
+
+/* Connecting has taken so much of this process's time. */
+extern void rbp_choice_connected(int transport, int64_t ns);
+
+/*
  * Does a trial go on in which all runs take part?  RBP_SOURCE_TRIAL: of the file;
  * RBP_SOURCE_DONOR: of donors
  */

@@ -35,7 +35,6 @@ int			rbp_guc_policy_interval;
 char	   *rbp_guc_exclude_tablespaces;
 int			rbp_guc_read_ahead;
 int			rbp_guc_max_connections;
-int			rbp_guc_connect_threshold;
 char	   *rbp_guc_rdma_device;
 int			rbp_guc_rdma_port;
 int			rbp_guc_rdma_gid_index;
@@ -322,10 +321,6 @@ static const struct
 		PGC_SIGHUP, GUC_UNIT_S,
 		"Closes connections to donors that were not used for this long.",
 	"0 keeps them."},
-	{"remote_bp.connect_threshold", &rbp_guc_connect_threshold, 8, 0, 10000,
-		PGC_SIGHUP, 0,
-		"Sets the number of reads after which a backend connects to a donor over RDMA.",
-	"Reads that the donor could have served count, and go to disk; 0 connects at once."},
 	{"remote_bp.rdma_port", &rbp_guc_rdma_port, 0, 0, 255,
 		PGC_SIGHUP, 0,
 		"Sets the port of the RDMA device, from 1; 0 for any.",

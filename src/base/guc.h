@@ -35,7 +35,6 @@ extern char *rbp_guc_exclude_tablespaces;	/* a list of names */
 
 extern int	rbp_guc_read_ahead; /* pages; 0: none */
 extern int	rbp_guc_max_connections;	/* to one donor */
-extern int	rbp_guc_connect_threshold;	/* reads */
 
 extern bool rbp_guc_advice;
 extern int	rbp_guc_advice_max_size;	/* MB */

@@ -67,7 +67,7 @@
 	X(FALLBACKS, fallbacks)		/* entries found, yet read from disk */ \
 	X(DONOR_DOWN, donor_down)	/* fallbacks: the donor is down */ \
 	X(OVER_LIMIT, over_limit)	/* fallbacks: max_connections is reached */ \
-	X(BELOW_THRESHOLD, below_threshold) /* fallbacks: fewer reads than connect_threshold */ \
+	X(BELOW_THRESHOLD, below_threshold) /* fallbacks: connecting was not worth it yet */ \
 	X(COMPARED, compared)		/* hits compared with the disk */ \
 	X(MISMATCHES, mismatches)	/* compared hits that differ from the disk */ \
 	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \

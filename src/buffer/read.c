@@ -376,6 +376,7 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	int			nios = 0;
 	int			nhits = 0;
 	Outcomes	known = {0};
+	RbpWork		work = run->window != NULL ? RBP_WORK_RUN : RBP_WORK_PAGE;
 	uint32		connects = rbp_remote_connects();
 	uint32		slot;			/* of the first page that came, or was asked
 								 * for */
@@ -388,6 +389,13 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 		if (is_served(page) || page->prefer_file || rbp_tier_unconnected ||
 			page->lookup.where != RBP_REMOTE)
 			continue;
+		/* what pages of a window lose was counted when it was planned */
+		if (!rbp_remote_slot_worth(page->lookup.slot, run->fs, work, run->window == NULL))
+		{
+			rbp_stats_count(RBP_COUNT_BELOW_THRESHOLD, 1);
+			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
+			continue;
+		}
 		ios[nios].slot = page->lookup.slot;
 		ios[nios].buf = page->buf;
 		asked[nios++] = page;

@@ -147,6 +147,7 @@ typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			readable;		/* pages that may be requested */
+	bool		worth;			/* others of them are worth a connection */
 	int			absent;			/* pages behind the last one that it has */
 } Survey;
 
@@ -167,6 +168,7 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 	int			ncached = 0;	/* of what donors have */
 
 	s->readable = s->absent = 0;
+	s->worth = false;
 	for (int i = 0; i < w->n; i++, id.block++)
 		refs[i] = rbp_page_ref(&id);
 	rbp_directory_prefetch(rbp_dir, refs, w->n);
@@ -194,7 +196,11 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 		if (rbp_remote_slot_readable(lookup->slot))
 			s->readable++;
 		else
+		{
 			lookup->where = RBP_ABSENT;
+			if (!(w->asked && w->cached[i]))
+				s->worth |= rbp_remote_slot_worth(lookup->slot, w->fs, RBP_WORK_RUN, 1);
+		}
 	}
 	w->absent = s->absent == w->n;
 	pieces += absent && !ahead;
@@ -380,8 +386,8 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 		w->file = true;
 	if (!w->file && s.readable == 0)
 	{
-		/* each page by itself: that connects */
-		w->n = 0;
+		/* each page by itself: that connects, or reads the file */
+		w->n = s.worth ? 0 : w->n;
 		return;
 	}
 

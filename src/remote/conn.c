@@ -28,11 +28,13 @@
  * requests are completed or failed first, so that nothing refers to a closed
  * connection.
  *
- * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
- * after remote_bp.connect_threshold reads that would have used it.  It may
- * take long although all is well: its being late makes no donor suspect, and a
- * process that has waited for one in vain does not wait again until it has got
- * one.
+ * Price.  Who reads pages asks first whether it is worth a connection
+ * (rbp_remote_slot_worth()).  Once it was, it is, unless the connection is closed
+ * for being idle.
+ *
+ * A costly connection (RbpTransportOps.costly) may take long although all is
+ * well: its being late makes no donor suspect, and a process that has waited
+ * for one in vain does not wait again until it has got one.
  *
  * Whoever asks for a connection gets a status; what that means for the link is
  * accounted for here (rbp_link_failed()).
@@ -357,22 +359,10 @@ note_over_limit(RbpLocalConn *c, int64 now)
  * May this process begin a connection?  If so, takes a slot if one is needed.
  */
 static bool
-may_start(RbpLocalConn *c, int pages, bool patient, int64 now)
+may_start(RbpLocalConn *c, bool patient, int64 now)
 {
 	if (is_worker || rbp_compat_is_io_worker())
 		return true;
-
-	/*
-	 * A single batch above the threshold connects at once, as batches of
-	 * temporary data do; otherwise reads are counted until they reach it.
-	 */
-	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
-		c->reads_wanted < (uint32) rbp_guc_connect_threshold)
-	{
-		c->reads_wanted += pages;
-		c->state = CONN_BELOW_THRESHOLD;
-		return false;
-	}
 	if (!take_conn_slot(&rbp_remote_shared->donors[c->donor], patient))
 	{
 		note_over_limit(c, now);
@@ -397,7 +387,7 @@ start_over(RbpLocalConn *c, RbpStatus status)
  * RBP_CANCELED if that is not possible now although nothing is wrong.
  */
 static RbpStatus
-conn_start(RbpLocalConn *c, int pages, bool patient, int64 now, int64 deadline_ns)
+conn_start(RbpLocalConn *c, bool patient, int64 now, int64 deadline_ns)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[c->donor];
 	RbpEndpoint endpoint;
@@ -425,12 +415,13 @@ conn_start(RbpLocalConn *c, int pages, bool patient, int64 now, int64 deadline_n
 	c->connect_started = now;
 	c->polled_at = now;
 	c->polled_ns = 0;
+	c->connect_ns = 0;
 	c->incarnation = ++connects;
 
 	c->ops = rbp_link_choose(c, &endpoint);
 	if (c->ops == NULL)
 		c->retry_at = now + RBP_RECONNECT_NS;
-	else if (may_start(c, pages, patient, now))
+	else if (may_start(c, patient, now))
 	{
 		if (!c->ops->costly || is_pusher)
 			c->waited = false;
@@ -495,6 +486,7 @@ conn_finish(RbpLocalConn *c, RbpStatus status, int64 now)
 	}
 	c->state = CONN_READY;
 	c->waited = false;
+	rbp_choice_connected(LINK_OF(c->ops->bit) - 1, c->connect_ns);
 	rbp_link_done(c, c->ops, ON_CONNECT, LINK_DONE, c->connect_started);
 	pg_atomic_write_u32(&rbp_remote_shared->donors[c->donor].transport, c->ops->bit);
 	rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
@@ -522,7 +514,7 @@ connect_timeout_ns(const RbpLocalConn *c, bool patient)
  * the connection is costly, which takes its time.
  */
 static RbpStatus
-conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
+conn_continue(RbpLocalConn *c, bool patient, int64 deadline_ns)
 {
 	int64		now = rbp_now_ns();
 	int64		until = deadline_ns;
@@ -542,7 +534,7 @@ conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
 	{
 		if (now < c->retry_at && !patient)
 			return RBP_CANCELED;
-		status = conn_start(c, pages, patient, now, deadline_ns);
+		status = conn_start(c, patient, now, deadline_ns);
 		if (status != RBP_OK)
 			return status;
 	}
@@ -553,6 +545,8 @@ conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
 	wait_event = rbp_wait_start(RBP_WAIT_CONNECT);
 	status = c->ops->connect_wait(c->conn, until);
 	rbp_wait_end(wait_event);
+	ended = rbp_now_ns();
+	c->connect_ns += ended - now;
 	if (status != RBP_INPROGRESS && status != RBP_TIMEOUT)
 		return conn_finish(c, status, now);
 	if (status == RBP_INPROGRESS && rbp_remote_give_up())
@@ -565,7 +559,6 @@ conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
 	 * it as much as lies between two polls of the pusher.  If its messages
 	 * are lost, the transport gives it up before that (RBP_TIMEOUT).
 	 */
-	ended = rbp_now_ns();
 	c->polled_ns += Min(now - c->polled_at, RBP_BACKOFF_FIRST_NS) + ended - now;
 	c->polled_at = ended;
 	hung = status == RBP_TIMEOUT || c->polled_ns > connect_timeout_ns(c, patient);
@@ -610,8 +603,7 @@ account_failure(RbpLocalConn *c, RbpStatus status, RbpConnUse use, int64 began)
 }
 
 RbpStatus
-rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use, int64 now,
-					int64 deadline_ns)
+rbp_remote_conn_get(RbpLocalConn *c, RbpConnUse use, int64 now, int64 deadline_ns)
 {
 	bool		patient = use == USE_PATIENT;
 
@@ -629,8 +621,6 @@ rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use, int64 now,
 		else if (unlikely(is_downgraded(c) && !patient && idle && rbp_link_may_return(c, now)))
 		{
 			rbp_remote_conn_close(c);
-			/* it is worth it: the threshold was reached before */
-			c->reads_wanted = (uint32) rbp_guc_connect_threshold;
 			c->retry_at = 0;
 		}
 		else if (unlikely(!patient && !c->pinned && idle && rbp_remote_conn_yield_slot(c)))
@@ -645,7 +635,7 @@ rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use, int64 now,
 	/* it may be downgraded now, or have failed for a minor reason */
 	for (int tries = 0; unlikely(!is_ready(c)); tries++)
 	{
-		RbpStatus	status = conn_continue(c, pages, patient, deadline_ns);
+		RbpStatus	status = conn_continue(c, patient, deadline_ns);
 
 		if (status == RBP_OK)
 			break;

@@ -66,7 +66,7 @@ close_unneeded(void)
 			continue;
 		rbp_remote_conn_abandon(c);
 		if (idle)
-			c->reads_wanted = 0;	/* apply the threshold anew */
+			c->lost = 0;		/* it has to be worth it once more */
 	}
 }
 

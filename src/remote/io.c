@@ -219,7 +219,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	RbpStatus	status = RBP_CANCELED;
 
 	if (!others || is_ready(c) || rbp_now_ns() < deadline_ns)
-		status = rbp_remote_conn_get(c, part->pages, batch->patient ? USE_PATIENT : USE_NORMAL,
+		status = rbp_remote_conn_get(c, batch->patient ? USE_PATIENT : USE_NORMAL,
 									 batch->start_ns, deadline_ns);
 	if (status == RBP_OK)
 		return true;
@@ -231,8 +231,6 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 		count_failure(batch, status, rbp_now_ns() - batch->start_ns);
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
-	else if (batch->kind == RBP_IO_READ && c->state == CONN_BELOW_THRESHOLD)
-		rbp_stats_count(RBP_COUNT_BELOW_THRESHOLD, part->pages);
 	return false;
 }
 
@@ -659,6 +657,15 @@ rbp_remote_slot_local(uint32 slot)
 	RbpRemoteRegion *region = usable_region(slot);
 
 	return region != NULL && is_ready(region_conn(region)) && region_conn(region)->ops->local;
+}
+
+bool
+rbp_remote_slot_worth(uint32 slot, int fs, RbpWork work, int n)
+{
+	RbpRemoteRegion *region = usable_region(slot);
+
+	return region == NULL || rbp_compat_is_io_worker() ||
+		rbp_choose_connection(fs, rbp_remote_slot_transport(slot), work, n, &region_conn(region)->lost);
 }
 
 int

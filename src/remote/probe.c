@@ -54,7 +54,7 @@ ping(RbpLocalConn *c, int64 timeout_ns)
 	c->retry_at = 0;
 	c->waited = false;
 	rbp_link_holds[c->donor][ANY_LINK].until = 0;
-	status = rbp_remote_conn_get(c, 0, USE_PROBE, now, deadline_ns);
+	status = rbp_remote_conn_get(c, USE_PROBE, now, deadline_ns);
 	if (status != RBP_OK)
 		return status;
 	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)

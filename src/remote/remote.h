@@ -23,6 +23,7 @@
 
 #include "miscadmin.h"
 
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/process.h"
 #include "base/stats.h"
@@ -211,7 +212,7 @@ extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
  *
  * The flag RBP_REMOTE_PATIENT says that there is no other copy.  Donors that
  * are down or suspect, or have just refused a connection, are tried too, and
- * neither the threshold for connecting nor the bound on connections applies.
+ * the bound on connections does not apply.
  *
  * A batch survives the closing of its connection (RBP_CONNLOST).  end() must
  * be called for each batch, at the latest before the process exits.
@@ -344,6 +345,12 @@ extern bool rbp_remote_slot_local(uint32 slot);
  * has?  That is, it has one, and the donor is not down.  Cheap; takes no lock.
  */
 extern bool rbp_remote_slot_readable(uint32 slot);
+
+/*
+ * Is it worth a connection to the slot's donor, or is there one, to read n more
+ * pages of such work?  See rbp_choose_connection().  Cheap; takes no lock.
+ */
+extern bool rbp_remote_slot_worth(uint32 slot, int fs, RbpWork work, int n);
 
 /*
  * The name of the donor with that index, for messages; may be unknown if it

@@ -310,7 +310,6 @@ extern void rbp_remote_yield_lock(uint32 *extents, int r);
 typedef enum RbpConnState
 {
 	CONN_NONE,
-	CONN_BELOW_THRESHOLD,		/* none: too few reads for a costly one */
 	CONN_OVER_LIMIT,			/* none: all connection slots are taken */
 	CONN_CONNECTING,
 	CONN_READY,					/* ready for requests */
@@ -350,7 +349,9 @@ typedef struct RbpLocalConn
 								 * poll; kept for the next connection after a
 								 * costly one */
 	int64		retry_at;
-	uint32		reads_wanted;	/* reads below the threshold so far */
+	int64		connect_ns;		/* of this process's time, taken by connecting */
+	int64		lost;			/* by not being connected, see
+								 * rbp_choose_connection() */
 } RbpLocalConn;
 
 /* Requests in flight, which are finished before their connection closes. */
@@ -665,11 +666,10 @@ typedef enum RbpConnUse
  *
  * Returns RBP_CANCELED if that is not possible now although nothing is wrong,
  * RBP_TIMEOUT if it is still being made at the deadline, else the reason for
- * the failure.  pages: number of reads that would use it.  now: the
- * approximate time, recorded as the time of use.
+ * the failure.  now: the approximate time, recorded as the time of use.
  */
-extern RbpStatus rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use,
-									 int64 now, int64 deadline_ns);
+extern RbpStatus rbp_remote_conn_get(RbpLocalConn *c, RbpConnUse use, int64 now,
+									 int64 deadline_ns);
 
 /*
  * Account for a failure over a connection, or of making it, and do as the

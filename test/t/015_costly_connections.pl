@@ -1,6 +1,7 @@
-# Transports whose connections are costly, as RDMA's: a backend connects only
-# after some reads; memory to push from may not be pinned; and where such a
-# transport does not lead to the donor, another one is used until it does.
+# A backend connects when not being connected has lost it what that takes.
+# Transports whose connections are costly, as RDMA's: memory to push from may not
+# be pinned; and where such a transport does not lead to the donor, another one is
+# used until it does.
 # The fault transport plays them: here, shm is costly.
 
 use strict;
@@ -12,6 +13,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
+use RemoteBP::Preload;
 use Test::More;
 use Time::HiRes qw(sleep);
 
@@ -21,15 +23,6 @@ set_faults();
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '64MB');
 my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
-
-sub set_threshold
-{
-	my ($node, $value) = @_;
-	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.connect_threshold = $value");
-	$node->reload;
-	$node->poll_query_until('postgres', 'SHOW remote_bp.connect_threshold', $value);
-	return;
-}
 
 sub transport
 {
@@ -68,69 +61,107 @@ sub serves
 		});
 }
 
-#---- the threshold ----------------------------------------------------------
+#---- what a connection is worth -------------------------------------------------
+for my $costly ('shm', 'tcp')
 {
-	# All of the catalogs stay in shared buffers, so that a session reads nothing else.
+	my $what = $costly eq 'shm' ? 'worth, costly' : 'worth';
+	local $ENV{RBP_FAULT_COSTLY} = $costly;
+	my $slow_files = PostgreSQL::Test::Utils::tempdir() . '/slow_files';
 	my $node = new_cluster(
-		'threshold',
+		"worth_$costly",
+		start => 0,
 		broker => $broker,
 		test_build => 1,
 		transport => 'shm',
 		shared_buffers => '16MB',
 		tier => '64MB',
 		compare => 0,
-		conf => "remote_bp.connect_threshold = 8\nremote_bp.idle_connection_timeout = 0\nremote_bp.io_timeout = '2s'\n");
-	ok(wait_leased($node, 64), 'threshold: memory is leased');
+		conf => "remote_bp.idle_connection_timeout = 0\nremote_bp.io_timeout = '2s'\n");
+	# what the page cache has does not matter
+	start_preloaded($node, 'slow_files page_cache', RBP_SLOW_FILES => $slow_files, RBP_CACHE => 'nocachestat nomincore');
+	create_extension($node);
+	ok(wait_leased($node, 64), "$what: memory is leased");
 	make_table($node, 'pages', 32);
-	ok(warm($node, 'pages'), 'threshold: pages are in the tier');
+	ok(warm($node, 'pages', part => 0.9), "$what: pages are in the tier");
+	my $path = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('pages')});
 	my $watch = $node->background_psql('postgres');
-	my $counted = sub {
-		return $watch->query_safe('SELECT below_threshold || \' \' || hits FROM remote_bp_stat');
+	my $look = sub {
+		return split / /, $watch->query_safe(q{SELECT below_threshold || ' ' || hits || ' ' || calls
+			FROM remote_bp_stat, remote_bp_stat_latency WHERE operation = 'connect'});
 	};
-	my $look = sub { return split / /, $counted->(); };
-	$watch->query_safe("$by_index SELECT sum(v) FROM pages WHERE id > 0");
+
+	# A session reads catalogs before it knows its own settings, so this is the server's.
+	my $read_from = sub {
+		my ($source) = @_;
+		$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.read_from = $source");
+		$node->reload;
+		$node->poll_query_until('postgres', 'SHOW remote_bp.read_from', $source) or BAIL_OUT('reload');
+		return;
+	};
+	# Rows of pages at random, so many among the first ones
+	my $rows = sub {
+		my ($n, $first) = @_;
+		return "$by_index SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off;
+			SELECT count(v) FROM (SELECT (i * 397) % $first + 1 AS id FROM generate_series(1, $n) i OFFSET 0) s JOIN pages USING (id)";
+	};
+	# What a session does that reads them; nothing of these is in shared buffers.
+	my $session = sub {
+		my ($n, $first) = @_;
+		$watch->query_safe("$by_index SELECT sum(v) FROM pages WHERE id > 2000");
+		my @before = $look->();
+		my $count = $node->safe_psql('postgres', $rows->($n, $first));
+		my @after = $look->();
+		return { right => $count == $n, below => $after[0] - $before[0], hits => $after[1] - $before[1], made => $after[2] - $before[2] };
+	};
 	$look->() for 1 .. 2;
 
-	my ($below, $hits) = $look->();
-	is($node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0"),
-		32 * 1024, 'threshold: a session reads the table');
-	my ($below2, $hits2) = $look->();
-	is($below2 - $below, 8, 'threshold: the first 8 reads go to disk');
-	cmp_ok($hits2 - $hits, '>', 1000, 'threshold: reads after the first 8 do not go to disk');
+	# The disk takes 1 ms for a page, and connecting as long as for many: that is
+	# learnt from those who connect at once.
+	my $slow = sub { append_to_file($slow_files, "1000 $path\n"); };
+	$slow->();
+	my $moved = $session->(5, 2000);
+	is("$moved->{right} $moved->{below} $moved->{made}", '1 0 1', "$what: who is to read from donors connects at once");
+	set_faults('connect delay_us 200000');
+	$session->(1, 2000) for 1 .. 12;
+	set_faults();
+	$read_from->('auto');
+	ok( wait_for(
+			'a session without a connection',
+			sub {
+				$moved = $session->(5, 2000);
+				return $moved->{right} && $moved->{below} > 0 && $moved->{hits} == 0 && $moved->{made} == 0;
+			}),
+		"$what: a session that reads few pages does not connect, which is counted");
+	$moved = $session->(6000, 32768);
+	ok($moved->{right}, "$what: a session that reads many reads right");
+	cmp_ok($moved->{below}, '>', 0, "$what: its first pages come from the file");
+	cmp_ok($moved->{hits}, '>', 1000, "$what: others do not");
 
-	set_threshold($node, 5000);
-	($below, $hits) = $look->();
-	$node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0");
-	($below2, $hits2) = $look->();
-	is($hits2 - $hits, 0, 'threshold: a session with fewer reads has no hits');
-	cmp_ok($below2 - $below, '>', 1000, 'threshold: the reads of a session with fewer reads are counted');
+	unlink $slow_files;
+	$read_from->('donor');
 	my $pushes = counter($node, 'pushes');
 	$node->safe_psql('postgres', 'UPDATE pages SET v = v + 1 WHERE id % 8 = 0');
 	ok( wait_for(
 			'pushes',
 			sub { content($node, 'pages'); evict_buffers($node); return counter($node, 'pushes') > $pushes }),
-		'threshold: the pusher connects at once');
-
-	set_threshold($node, 0);
-	($below) = $look->();
-	$node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0");
-	($below2) = $look->();
-	is($below2 - $below, 0, 'threshold: 0 connects at once');
-	is(counter($node, 'timeouts'), 0, 'threshold: nobody waits for a costly connection');
+		"$what: the pusher connects at once");
+	is(counter($node, 'timeouts'), 0, "$what: nobody waits for a costly connection");
 	$watch->quit;
 
 	# What is closed for being idle has to be worth it once more.
-	my $session = $node->background_psql('postgres');
-	$session->query_safe("$by_index SELECT count(v) FROM pages WHERE id > 0");
-	set_threshold($node, 20);
+	$slow->();
+	$read_from->('auto');
+	my $idle = $node->background_psql('postgres');
+	$idle->query_safe($rows->(6000, 32768));
+	cmp_ok(connections($node), '>=', 1, "$what: a session is connected");
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = '1s'});
 	$node->reload;
-	ok(wait_for('idle connections to go', sub { connections($node) == 0 }, 120), 'threshold: idle connections are closed');
-	$below = counter($node, 'below_threshold');
-	$session->query_safe("SELECT count(v) FROM pages WHERE id > 0");
-	cmp_ok(counter($node, 'below_threshold') - $below, '>=', 20, 'threshold: reads are counted anew after a connection was closed');
-	$session->quit;
-	is_clean($node, 'threshold', no_compare => 1);
+	ok(wait_for('idle connections to go', sub { connections($node) == 0 }, 120), "$what: idle connections are closed");
+	my $below = counter($node, 'below_threshold');
+	$idle->query_safe($rows->(6000, 32768));
+	cmp_ok(counter($node, 'below_threshold'), '>', $below, "$what: a connection has to be worth it anew after it was closed");
+	$idle->quit;
+	is_clean($node, $what, no_compare => 1);
 	$node->stop;
 }
 

@@ -122,6 +122,8 @@ sub read_it
 
 $from = log_size($node);
 make_donor_slow(1);
+# It is connected: with the file being so fast, it would not do that by itself.
+$session->query('SET remote_bp.read_from = donor; SELECT count(v) FROM t; RESET remote_bp.read_from');
 ok(wait_for('pages to come from the disk', sub { moved(\&read_it, qw(bypassed hits)) }, 300), 'a slow donor: pages are read from disk');
 my $donors = $node->safe_psql('postgres', 'SELECT sum(bypassed) FROM remote_bp_stat_donors');
 cmp_ok($donors, '>', 0, 'a slow donor: pages are read from disk although the donor has them');

@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
@@ -248,7 +249,7 @@ errhint(const char *fmt,...)
 
 char	   *rbp_guc_transport = "auto";
 int			rbp_guc_max_connections = 10;
-int			rbp_guc_connect_threshold = 0;
+int			rbp_guc_read_from = RBP_READ_DONOR;
 char	   *rbp_guc_rdma_device = "";
 int			rbp_guc_rdma_port = 0;
 int			rbp_guc_rdma_gid_index = -1;
@@ -660,6 +661,10 @@ rbp_transport_by_bit(uint32_t bit)
 void
 mock_init(void)
 {
+	static uint64 choice[512];
+
+	Assert(rbp_choice_shmem_size() <= sizeof(choice));
+	rbp_choice_shmem_init(choice);
 	for (int i = 0; i < MOCK_DONORS; i++)
 	{
 		MockDonor  *donor = &mock_donors[i];

@@ -7,6 +7,7 @@
  */
 #include "base/choice.c"
 
+#include "random.h"
 #include "tap.h"
 
 #define US			INT64_C(1000)
@@ -694,6 +695,118 @@ test_runs(void)
 	ok(rbp_choose_run(&half, now) == RBP_SOURCE_DONOR, "which pays if the file takes longer");
 }
 
+/*
+ * A process is not connected.  After how many of so many reads, of n pages each, does
+ * it connect?  -1: it does not
+ */
+static int
+connects_after(int transport, RbpWork work, int n, int reads)
+{
+	int64_t		lost = 0;
+
+	for (int i = 0; i < reads; i++)
+		if (rbp_choose_connection(FIRST, transport, work, n, &lost))
+			return i;
+	return -1;
+}
+
+/* What is known: a page from the file, from donors over TCP, and connecting there */
+static void
+know(int64_t file, int64_t donor, int64_t connecting)
+{
+	start();
+	start_process();
+	for (int i = 0; i < 200; i++)
+	{
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 100, 100 * file);
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 100, 100 * file);
+		rbp_cost_add(FIRST, 1, RBP_COST_PAGE, 100, 100 * donor);
+		rbp_cost_add(FIRST, 1, RBP_COST_RUN, 100, 100 * donor);
+		rbp_choice_connected(1, connecting);
+	}
+}
+
+static void
+test_connections(void)
+{
+	int64_t		lost = 0;
+
+	start();
+	start_process();
+	ok(connects_after(0, RBP_WORK_PAGE, 1, 10) > 0 && connects_after(1, RBP_WORK_PAGE, 1, 10) > connects_after(0, RBP_WORK_PAGE, 1, 10),
+	   "while nothing is known, a process connects after some pages, later over TCP");
+	is_u64((uint64_t) connects_after(2, RBP_WORK_PAGE, 1, 1000), 49, "over RDMA, later still");
+	know(20 * US, 20 * US, 400 * US);
+	is_u64((uint64_t) connects_after(1, RBP_WORK_PAGE, 1, 10), (uint64_t) -1, "a session that reads ten pages of a file as quick as donors does not connect");
+	ok(connects_after(1, RBP_WORK_PAGE, 1, 10000) > 1000, "one that reads on does in the end, for a part of its time");
+	know(334 * US, 20 * US, 400 * US);
+	is_u64((uint64_t) connects_after(1, RBP_WORK_PAGE, 1, 10), 1, "on a disk of 3,000 reads a second the second read connects");
+	is_u64((uint64_t) connects_after(1, RBP_WORK_RUN, 64, 10), 0, "the first window of a run does");
+	know(12 * US, 6 * US, 400 * US);
+	is_u64((uint64_t) connects_after(1, RBP_WORK_RUN, 64, 10), 1, "where it is not worth that, the second");
+
+	/* while nothing is known of donors, they are taken for fast */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1, 5 * US);
+	is_u64((uint64_t) connects_after(1, RBP_WORK_PAGE, 1, 1000), 79, "somebody finds out what unknown donors take");
+
+	/* once it is worth it, it stays so, whatever others find out */
+	know(1000 * US, 0, 900 * US);
+	ok(rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 1, &lost), "a process connects");
+	for (int i = 0; i < 1000; i++)
+		rbp_choice_connected(1, 100 * MS + 500 * US);
+	ok(rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 0, &lost), "it may go on when that has become more costly");
+	lost = 0;
+	is_u64((uint64_t) connects_after(1, RBP_WORK_PAGE, 1, 200), 100, "which is known to others");
+	rbp_choice_connected(1, 60 * 1000 * MS);
+	ok(connects_after(1, RBP_WORK_PAGE, 1, 200) >= 0, "one that was stopped meanwhile says little");
+
+	/* settings */
+	rbp_guc_read_from = RBP_READ_DONOR;
+	ok(rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 1, &lost), "who is to read from donors connects at once");
+	rbp_guc_read_from = RBP_READ_AUTO;
+}
+
+/*
+ * Processes that read some pages and end, in many worlds: none loses more than twice
+ * what it would if it had known how many: then it would connect at once, or never.
+ */
+static void
+test_loss(void)
+{
+	uint64_t	seed = 42;
+	int			worse = 0;
+	int			connected = 0;
+	int			stayed = 0;
+
+	for (int round = 0; round < ROUNDS; round++)
+	{
+		int64_t		file = (int64_t) (next_random(&seed) % 2000) * US / 4 + US;
+		int64_t		donor = file * (int64_t) (next_random(&seed) % 100 + 1) / 100;
+		int64_t		connecting = (int64_t) (next_random(&seed) % 10000 + 100) * US;
+		int			n = (int) (next_random(&seed) % 400);
+		int			at;
+		int64_t		paid;
+		int64_t		best;
+
+		know(file, donor, connecting);
+		/* what was measured, in this world, is what it takes */
+		file = rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE);
+		donor = rbp_cost(FIRST, 1, RBP_COST_PAGE);
+		connecting = connect_cost(1);
+		at = connects_after(1, RBP_WORK_PAGE, 1, n);
+		paid = at < 0 ? n * (file - donor) : at * (file - donor) + connecting;
+		best = MIN(n * (file - donor), connecting);
+		/* where donors are hardly faster, a part of the file's time is lost */
+		worse += paid > MAX(2 * best, best + n * file / LOST_PART);
+		connected += at >= 0;
+		stayed += at < 0;
+	}
+	ok(connected > ROUNDS / 10 && stayed > ROUNDS / 10, "some processes connect, and some do not");
+	is_u64((uint64_t) worse, 0, "no process loses more than twice what it must");
+}
+
 int
 main(void)
 {
@@ -711,5 +824,7 @@ main(void)
 	test_extremes();
 	test_in_turns();
 	test_runs();
+	test_connections();
+	test_loss();
 	return done_testing();
 }

@@ -40,7 +40,6 @@ int			rbp_guc_temp_staging_size = 2048;
 bool		rbp_guc_temp_mirror = false;
 bool		rbp_guc_spill_temp_files = true;
 bool		rbp_guc_spill_temp_tables = true;
-int			rbp_guc_read_from = RBP_READ_DONOR;
 
 int
 rbp_page_cache_file_system(int fd, int *known)

@@ -29,14 +29,15 @@ finish_pgbench 'six clients, three connections'
 holds 'backends over the limit read from disk' "$(counter over_limit) > 0"
 check 'with the backends their queue pairs go' until_true 10 no_more_than 1
 
-# Twenty queries of a few pages each, in sessions of their own.
-set_server remote_bp.connect_threshold 100
-before=$(counter below_threshold)
+# Queries of a few pages each, in sessions of their own.
+connects() { query "SELECT calls FROM remote_bp_stat_latency WHERE operation = 'connect'"; }
+set_server remote_bp.read_from auto
+before=$(connects)
 for aid in 1000 20000 40000 60000 80000; do
     query "SELECT count(filler) FROM pgbench_accounts WHERE aid = $aid" >/dev/null
 done
-holds 'a backend that reads little does not connect' "$(counter below_threshold) > $before"
-set_server remote_bp.connect_threshold 8
+is 'a backend that reads little does not connect' "$(connects)" "$before"
+set_server remote_bp.read_from donor
 
 set_server remote_bp.idle_connection_timeout 2s
 sleep 4                     # the pusher's
