@@ -109,8 +109,7 @@ sub reset_alone
 			'a reset with no page in between',
 			sub {
 				$session->query('SELECT remote_bp_stat_reset()');
-				sleep 1;
-				return sums_equal($session);
+				return wait_for('the sum', sub { sums_equal($session) }, 5);
 			}),
 		'the counts are reset');
 	$session->quit;
