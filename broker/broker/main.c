@@ -42,8 +42,13 @@ static const char *opt_state;
 static const char *opt_token_file;
 static int	opt_donor_timeout = 10;
 static RbpLogLevel opt_log_level = RBP_LOG_INFO;
+static bool opt_check_config;
 
 static const RbpOption options[] = {
+	{"config", RBP_OPT_CONFIG, NULL, "FILE",
+	"file with options, NAME = VALUE in each line; the command line wins", NULL, false, 0, 0},
+	{"check-config", RBP_OPT_FLAG, &opt_check_config, NULL,
+	"say whether the options are valid, then exit", NULL, false, 0, 0},
 	{"listen", RBP_OPT_ADDRESS, &opt_listen, "HOST:PORT",
 	"address to serve HTTP on; port 0: any", NULL, true, 0, 0},
 	{"state", RBP_OPT_STRING, &opt_state, "FILE",
@@ -61,7 +66,7 @@ static const RbpOption options[] = {
 static const RbpProgram program = {
 	.name = "remote_bp_broker",
 	.summary = "remote_bp_broker leases the memory of donors to PostgreSQL servers.",
-	.usage = "--listen HOST:PORT --state FILE [OPTION]...",
+	.usage = "[--config FILE] --listen HOST:PORT --state FILE [OPTION]...",
 	.options = options
 };
 
@@ -223,6 +228,7 @@ main(int argc, char **argv)
 
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
+	rbp_config_checked(&program, opt_check_config);
 	rbp_log_init(program.name, opt_log_level);
 	broker_http_set_tokens(rbp_token_load(opt_token_file, true));
 

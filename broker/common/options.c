@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * options.c
- *	  The command line: one table for each program.
+ *	  The command line and the configuration file: one table for each program.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,14 +11,24 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_OPTIONS		64
+#define MAX_CONFIG		65536	/* bytes of a file */
+
+static const char *config_path; /* of --config, or NULL */
+static char config_text[MAX_CONFIG + 1];	/* values of options point into it */
+static bool given[MAX_OPTIONS];
+static int	config_line[MAX_OPTIONS];	/* that set the option; 0: the command
+										 * line did */
 
 void
 rbp_usage_error(const RbpProgram *prog, const char *fmt,...)
@@ -31,6 +41,33 @@ rbp_usage_error(const RbpProgram *prog, const char *fmt,...)
 	va_end(args);
 	fprintf(stderr, "\nTry \"%s --help\" for more information.\n", prog->name);
 	exit(RBP_EXIT_USAGE);
+}
+
+static const RbpOption *
+find_option(const RbpProgram *prog, const char *name)
+{
+	for (const RbpOption *opt = prog->options; opt->name != NULL; opt++)
+	{
+		if (strcmp(opt->name, name) == 0)
+			return opt;
+	}
+	return NULL;
+}
+
+void
+rbp_option_error(const RbpProgram *prog, const char *name, const char *fmt,...)
+{
+	const RbpOption *opt = find_option(prog, name);
+	int			line = opt != NULL ? config_line[opt - prog->options] : 0;
+	char		text[1024];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (line != 0)
+		rbp_usage_error(prog, "%s:%d: %s: %s", config_path, line, name, text);
+	rbp_usage_error(prog, "--%s: %s", name, text);
 }
 
 static void
@@ -57,14 +94,20 @@ print_help(const RbpProgram *prog)
 		printf("\n%s\n", prog->footer);
 }
 
+/* line: of the file, or 0 for the command line */
 static void
-set_option(const RbpProgram *prog, const RbpOption *opt, const char *value)
+set_option(const RbpProgram *prog, const RbpOption *opt, const char *value, int line)
 {
+	given[opt - prog->options] = true;
+	config_line[opt - prog->options] = line;
 	switch (opt->type)
 	{
 		case RBP_OPT_FLAG:
 			*(bool *) opt->target = true;
 			break;
+
+		case RBP_OPT_CONFIG:
+			break;				/* read before */
 
 		case RBP_OPT_STRING:
 			*(const char **) opt->target = value;
@@ -79,9 +122,8 @@ set_option(const RbpProgram *prog, const RbpOption *opt, const char *value)
 				number = strtoll(value, &end, 10);
 				if (errno != 0 || end == value || *end != '\0' ||
 					number < opt->min || number > opt->max)
-					rbp_usage_error(prog, "--%s: \"%s\" is not a number from %"
-									PRId64 " to %" PRId64, opt->name, value,
-									opt->min, opt->max);
+					rbp_option_error(prog, opt->name, "\"%s\" is not a number from %"
+									 PRId64 " to %" PRId64, value, opt->min, opt->max);
 				*(int *) opt->target = (int) number;
 				break;
 			}
@@ -93,15 +135,14 @@ set_option(const RbpProgram *prog, const RbpOption *opt, const char *value)
 				char		max[32];
 
 				if (!rbp_parse_size(value, &size))
-					rbp_usage_error(prog, "--%s: \"%s\" is not a size: give bytes, or a number with kB, MB, GB or TB",
-									opt->name, value);
+					rbp_option_error(prog, opt->name, "\"%s\" is not a size: give bytes, or a number with kB, MB, GB or TB",
+									 value);
 				if (size < (uint64_t) opt->min ||
 					(opt->max != 0 && size > (uint64_t) opt->max))
-					rbp_usage_error(prog, "--%s: \"%s\" is out of range (%s to %s)",
-									opt->name, value,
-									rbp_format_size((uint64_t) opt->min, min, sizeof(min)),
-									opt->max == 0 ? "any" :
-									rbp_format_size((uint64_t) opt->max, max, sizeof(max)));
+					rbp_option_error(prog, opt->name, "\"%s\" is out of range (%s to %s)", value,
+									 rbp_format_size((uint64_t) opt->min, min, sizeof(min)),
+									 opt->max == 0 ? "any" :
+									 rbp_format_size((uint64_t) opt->max, max, sizeof(max)));
 				*(uint64_t *) opt->target = size;
 				break;
 			}
@@ -112,49 +153,110 @@ set_option(const RbpProgram *prog, const RbpOption *opt, const char *value)
 
 				if (!rbp_parse_hostport(value, address->host, sizeof(address->host),
 										&address->port))
-					rbp_usage_error(prog, "--%s: \"%s\" is not HOST:PORT", opt->name, value);
+					rbp_option_error(prog, opt->name, "\"%s\" is not HOST:PORT", value);
 				address->given = true;
 				break;
 			}
 
 		case RBP_OPT_LEVEL:
 			if (!rbp_log_level_parse(value, opt->target))
-				rbp_usage_error(prog, "--%s: \"%s\" is not a level", opt->name, value);
+				rbp_option_error(prog, opt->name, "\"%s\" is not a level", value);
 			break;
 	}
 }
 
-int
-rbp_options_parse(const RbpProgram *prog, int argc, char **argv)
+/* A line of the file, which changes. */
+static void
+set_from_line(const RbpProgram *prog, char *line, size_t len, int number)
 {
-	/* Values returned by getopt_long, above any character. */
-	enum
+	const RbpOption *opt;
+	size_t		text = len;		/* before a comment */
+	char	   *value;
+
+	for (size_t i = 0; i < len; i++)
 	{
-		VAL_VERSION = 1000, VAL_FIRST
-	};
-	struct option longopts[MAX_OPTIONS + 3] = {0};
-	bool		seen[MAX_OPTIONS] = {false};
-	int			count = 0;
+		if (iscntrl((unsigned char) line[i]) && line[i] != '\t')
+			rbp_usage_error(prog, "%s:%d: there is a control character (0x%02x)", config_path, number,
+							(unsigned char) line[i]);
+		if (i < text && line[i] == '#' && (i == 0 || isblank((unsigned char) line[i - 1])))
+			text = i;
+	}
+	while (text > 0 && isblank((unsigned char) line[text - 1]))
+		text--;
+	line[text] = '\0';
+	line += strspn(line, " \t");
+	if (*line == '\0')
+		return;
+
+	value = line + strcspn(line, "=");
+	if (*value == '\0')
+		rbp_usage_error(prog, "%s:%d: \"%s\" is not \"option = value\"", config_path, number, line);
+	*value++ = '\0';
+	line[strcspn(line, " \t")] = '\0';
+	value += strspn(value, " \t");
+	opt = find_option(prog, line);
+	if (opt == NULL || opt->type == RBP_OPT_FLAG || opt->type == RBP_OPT_CONFIG)
+		rbp_usage_error(prog, "%s:%d: there is no option \"%s\"", config_path, number, line);
+	if (*value == '\0')
+		rbp_usage_error(prog, "%s:%d: %s has no value", config_path, number, line);
+	set_option(prog, opt, value, number);
+}
+
+/* Set what the file says. */
+static void
+read_config(const RbpProgram *prog)
+{
+	/* O_NONBLOCK: nobody may write to a FIFO, which is refused */
+	int			fd = open(config_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+	ssize_t		len;
+	int			number = 0;
+
+	if (fd < 0 || fstat(fd, &st) != 0)
+		rbp_usage_error(prog, "%s: could not open the file: %s", config_path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		rbp_usage_error(prog, "%s: it is not a regular file", config_path);
+	if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+		rbp_usage_error(prog, "%s: others than its owner may write the file: chmod go-w it", config_path);
+	len = read(fd, config_text, sizeof(config_text));
+	if (len < 0)
+		rbp_usage_error(prog, "%s: could not read the file: %s", config_path, strerror(errno));
+	if (len > MAX_CONFIG)
+		rbp_usage_error(prog, "%s: the file is larger than %d bytes", config_path, MAX_CONFIG);
+	close(fd);
+	for (char *line = config_text; line < config_text + len;)
+	{
+		char	   *end = memchr(line, '\n', (size_t) (config_text + len - line));
+
+		if (end == NULL)
+			end = config_text + len;
+		set_from_line(prog, line, (size_t) (end - line), ++number);
+		line = end + 1;
+	}
+}
+
+/* Values returned by getopt_long, above any character. */
+enum
+{
+	VAL_VERSION = 1000, VAL_FIRST
+};
+
+/*
+ * Go through the command line: set options, or else look for --config and for
+ * what ends the program.
+ */
+static void
+walk(const RbpProgram *prog, int argc, char **argv, const struct option *longopts, bool set)
+{
 	int			val;
 
-	for (const RbpOption *opt = prog->options; opt->name != NULL; opt++)
-	{
-		if (count >= MAX_OPTIONS)
-			abort();
-		longopts[count].name = opt->name;
-		longopts[count].has_arg = opt->type == RBP_OPT_FLAG ?
-			no_argument : required_argument;
-		longopts[count].val = VAL_FIRST + count;
-		count++;
-	}
-	longopts[count].name = "help";
-	longopts[count].val = 'h';
-	longopts[count + 1].name = "version";
-	longopts[count + 1].val = VAL_VERSION;
+	optind = 0;					/* begin anew */
 
 	/* getopt_long prints its own message, naming argv[0]. */
 	while ((val = getopt_long(argc, argv, "h", longopts, NULL)) != -1)
 	{
+		const RbpOption *opt;
+
 		if (val == 'h')
 		{
 			print_help(prog);
@@ -171,14 +273,57 @@ rbp_options_parse(const RbpProgram *prog, int argc, char **argv)
 					prog->name);
 			exit(RBP_EXIT_USAGE);
 		}
-		seen[val - VAL_FIRST] = true;
-		set_option(prog, &prog->options[val - VAL_FIRST], optarg);
+		opt = &prog->options[val - VAL_FIRST];
+		if (set)
+			set_option(prog, opt, optarg, 0);
+		else if (opt->type == RBP_OPT_CONFIG)
+			config_path = optarg;
 	}
+}
+
+int
+rbp_options_parse(const RbpProgram *prog, int argc, char **argv)
+{
+	struct option longopts[MAX_OPTIONS + 3] = {0};
+	int			count = 0;
+
+	for (const RbpOption *opt = prog->options; opt->name != NULL; opt++)
+	{
+		if (count >= MAX_OPTIONS)
+			abort();
+		longopts[count].name = opt->name;
+		longopts[count].has_arg = opt->type == RBP_OPT_FLAG ?
+			no_argument : required_argument;
+		longopts[count].val = VAL_FIRST + count;
+		count++;
+	}
+	longopts[count].name = "help";
+	longopts[count].val = 'h';
+	longopts[count + 1].name = "version";
+	longopts[count + 1].val = VAL_VERSION;
+
+	walk(prog, argc, argv, longopts, false);
+	if (config_path != NULL)
+		read_config(prog);
+	walk(prog, argc, argv, longopts, true);
 
 	for (int i = 0; i < count; i++)
 	{
-		if (prog->options[i].required && !seen[i])
-			rbp_usage_error(prog, "--%s is required", prog->options[i].name);
+		const RbpOption *opt = &prog->options[i];
+
+		if (opt->required && !given[i] && config_path != NULL)
+			rbp_usage_error(prog, "%s: there is no line \"%s = %s\"", config_path, opt->name, opt->metavar);
+		if (opt->required && !given[i])
+			rbp_usage_error(prog, "--%s is required", opt->name);
 	}
 	return optind;
+}
+
+void
+rbp_config_checked(const RbpProgram *prog, bool only_check)
+{
+	if (!only_check)
+		return;
+	printf("%s: the configuration is valid\n", prog->name);
+	exit(RBP_EXIT_OK);
 }

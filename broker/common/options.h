@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * options.h
- *	  The command line: one table for each program.
+ *	  The command line and the configuration file: one table for each program.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,7 +20,9 @@
 typedef enum RbpOptionType
 {
 	RBP_OPT_FLAG,				/* bool *: set to true; takes no value */
-	RBP_OPT_STRING,				/* const char **: points into argv */
+	RBP_OPT_CONFIG,				/* name of a file with options; no target */
+	RBP_OPT_STRING,				/* const char **: points into argv, or the
+								 * file's text, which is kept */
 	RBP_OPT_INT,				/* int *: min <= value <= max */
 	RBP_OPT_SIZE,				/* uint64_t *: bytes, see rbp_parse_size();
 								 * min <= value, and value <= max if max is
@@ -32,7 +34,7 @@ typedef enum RbpOptionType
 /* If the option is not given, host and port are as the program has set them. */
 typedef struct RbpHostPort
 {
-	bool		given;			/* on the command line */
+	bool		given;
 	char		host[RBP_HOST_LEN]; /* "" for ":PORT" */
 	uint16_t	port;
 } RbpHostPort;
@@ -61,13 +63,26 @@ typedef struct RbpProgram
 } RbpProgram;
 
 /*
- * Parse argv according to the table.  --help and --version print to stdout and
+ * Parse argv according to the table, and before it the file that an option of
+ * type RBP_OPT_CONFIG names: lines "option = value", for all options but flags
+ * and that one; "#" begins a comment at the beginning of a line or after white
+ * space.  The command line wins.  --help and --version print to stdout and
  * exit with 0; a bad option, a bad value or a missing required option prints a
  * message to stderr and exits with RBP_EXIT_USAGE.  Returns the index in argv
  * of the first argument that is not an option (options may follow arguments;
  * argv is permuted as getopt_long does).
  */
 extern int	rbp_options_parse(const RbpProgram *prog, int argc, char **argv);
+
+/* Ends the program, if it was only asked whether the options are valid. */
+extern void rbp_config_checked(const RbpProgram *prog, bool only_check);
+
+/*
+ * The value of this option is wrong: the same as below, with the file and line
+ * where the option was set, if it was in a file.
+ */
+extern void rbp_option_error(const RbpProgram *prog, const char *name, const char *fmt,...)
+			__attribute__((format(printf, 3, 4), noreturn));
 
 /* Print "NAME: text" and a hint at --help, and exit with RBP_EXIT_USAGE. */
 extern void rbp_usage_error(const RbpProgram *prog, const char *fmt,...)

@@ -54,8 +54,13 @@ static int	numa_node = -1;
 static const char *huge_pages_name = "try";
 static RbpDonorHugePages huge_pages;
 static RbpLogLevel log_level = RBP_LOG_INFO;
+static bool check_config;
 
 static const RbpOption options[] = {
+	{"config", RBP_OPT_CONFIG, NULL, "FILE",
+	"file with options, NAME = VALUE in each line; the command line wins", NULL, false, 0, 0},
+	{"check-config", RBP_OPT_FLAG, &check_config, NULL,
+	"say whether the options are valid, then exit", NULL, false, 0, 0},
 	{"broker", RBP_OPT_STRING, &opt.broker, "URL",
 	"the broker's address, http://HOST:PORT", NULL, true, 0, 0},
 	{"listen", RBP_OPT_ADDRESS, &opt.listen, "HOST:PORT",
@@ -110,7 +115,7 @@ static const RbpOption options[] = {
 static const RbpProgram program = {
 	.name = "remote_bp_donor",
 	.summary = "remote_bp_donor lends this machine's memory to PostgreSQL servers.",
-	.usage = "--broker URL --listen HOST:PORT --memory SIZE [OPTION]...",
+	.usage = "[--config FILE] --broker URL --listen HOST:PORT --memory SIZE [OPTION]...",
 	.options = options
 };
 
@@ -138,7 +143,7 @@ parse_transports(const char *list, bool *automatic)
 	if (*automatic)
 		return RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP | RBP_TRANSPORT_VERBS;
 	if (strlen(list) >= sizeof(copy))
-		rbp_usage_error(&program, "--transports: \"%s\" is too long", list);
+		rbp_option_error(&program, "transports", "\"%s\" is too long", list);
 	strcpy(copy, list);
 	for (char *name = strtok_r(copy, ", ", &save); name != NULL;
 		 name = strtok_r(NULL, ", ", &save))
@@ -146,11 +151,11 @@ parse_transports(const char *list, bool *automatic)
 		const RbpTransportOps *ops = rbp_transport_by_name(name);
 
 		if (ops == NULL)
-			rbp_usage_error(&program, "--transports: there is no transport \"%s\"", name);
+			rbp_option_error(&program, "transports", "there is no transport \"%s\"", name);
 		bits |= ops->bit;
 	}
 	if (bits == 0)
-		rbp_usage_error(&program, "--transports: the list is empty");
+		rbp_option_error(&program, "transports", "the list is empty");
 	return bits;
 }
 
@@ -163,7 +168,7 @@ parse_huge_pages(const char *name)
 	if (strcmp(name, "on") == 0)
 		return DONOR_HUGE_ON;
 	if (strcmp(name, "off") != 0)
-		rbp_usage_error(&program, "--huge-pages: \"%s\" is not try, on or off", name);
+		rbp_option_error(&program, "huge-pages", "\"%s\" is not try, on or off", name);
 	return DONOR_HUGE_OFF;
 }
 
@@ -182,7 +187,7 @@ configure_rdma(void)
 	if (opt.rdma_device != NULL)
 	{
 		if (strlen(opt.rdma_device) >= sizeof(config.device))
-			rbp_usage_error(&program, "--rdma-device: \"%s\" is too long", opt.rdma_device);
+			rbp_option_error(&program, "rdma-device", "\"%s\" is too long", opt.rdma_device);
 		strcpy(config.device, opt.rdma_device);
 	}
 	config.port = opt.rdma_port;
@@ -197,19 +202,19 @@ parse_options(int argc, char **argv)
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
 	if (!rbp_http_is_url(opt.broker))
-		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as http://HOST:PORT", opt.broker);
+		rbp_option_error(&program, "broker", "\"%s\" is not a URL such as http://HOST:PORT", opt.broker);
 	if (opt.rdma_advertise.given && is_wildcard(opt.rdma_advertise.host))
-		rbp_usage_error(&program, "--rdma-advertise: clients cannot connect to any address");
+		rbp_option_error(&program, "rdma-advertise", "clients cannot connect to any address");
 	if (opt.region_size % (UINT64_C(1) << 20) != 0)
-		rbp_usage_error(&program, "--region-size must be a multiple of 1 MB");
+		rbp_option_error(&program, "region-size", "it must be a multiple of 1 MB");
 	huge_pages = parse_huge_pages(huge_pages_name);
 	if (huge_pages == DONOR_HUGE_ON && opt.region_size % (UINT64_C(2) << 20) != 0)
-		rbp_usage_error(&program, "--huge-pages on needs a --region-size that is a multiple of 2 MB");
+		rbp_option_error(&program, "huge-pages", "on needs a --region-size that is a multiple of 2 MB");
 	if (opt.memory < opt.region_size)
-		rbp_usage_error(&program, "--memory must be at least one --region-size");
+		rbp_option_error(&program, "memory", "it must be at least one --region-size");
 	if (opt.id != NULL && !rbp_valid_id(opt.id, RBP_DONOR_ID_LEN))
-		rbp_usage_error(&program, "--id: \"%s\" is not a name (letters, digits and . _ : -, at most %d)",
-						opt.id, RBP_DONOR_ID_LEN - 1);
+		rbp_option_error(&program, "id", "\"%s\" is not a name (letters, digits and . _ : -, at most %d)",
+						 opt.id, RBP_DONOR_ID_LEN - 1);
 }
 
 /* Get this host's name.  len: enough for any (HOST_NAME_MAX). */
@@ -371,6 +376,7 @@ main(int argc, char **argv)
 	parse_options(argc, argv);
 	ep.transports = parse_transports(opt.transports, &automatic);
 	configure_rdma();
+	rbp_config_checked(&program, check_config);
 	rbp_log_init(program.name, log_level);
 	rbp_http_init();
 
