@@ -1,0 +1,20 @@
+# bash completion for remote_bp_ctl: its options and commands are those of its --help
+
+_remote_bp_ctl()
+{
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} words
+
+    case $previous in
+        --token-file)
+            mapfile -t COMPREPLY < <(compgen -f -- "$current")
+            return
+            ;;
+        --broker | --dbname | --interval | drain | undrain | revoke)
+            return
+            ;;
+    esac
+    words=$(remote_bp_ctl --help 2>/dev/null | sed -nE 's/^  (-h, )?(--[a-z-]+|[a-z]+)([ =].*)?$/\2/p' | grep -vx remote_bp_ctl)
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+}
+
+complete -o filenames -F _remote_bp_ctl remote_bp_ctl
