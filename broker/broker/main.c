@@ -167,6 +167,7 @@ ticker(void *arg)
 
 		/* What this tick could not save, the next one tries again. */
 		broker_end();
+		sd_notify(0, "WATCHDOG=1");
 		broker_begin();
 		rbp_log_flush_repeated(false);
 

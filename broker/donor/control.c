@@ -414,7 +414,8 @@ is_drained(Control *c)
 	{
 		c->drain_until = rbp_mono_ms() + (int64_t) c->opt->drain_timeout * 1000;
 		rbp_log(RBP_LOG_INFO, "draining, for at most %d s", c->opt->drain_timeout);
-		sd_notify(0, "STOPPING=1");
+		/* more than control_end() and what is under way take */
+		sd_notifyf(0, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%d000000", c->opt->drain_timeout + 30);
 	}
 	/* not before the broker knows, or it would go on to lease regions */
 	if ((c->broker_drains || !c->registered || c->failure[0] != '\0') && all_returned())
@@ -495,6 +496,7 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		int			status;
 
 		rbp_log_flush_repeated(false);
+		sd_notify(0, "WATCHDOG=1");
 		if (atomic_exchange(&reload_wanted, false))
 		{
 			rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
