@@ -2,6 +2,7 @@
 #
 #   make, make install, make installcheck    as with any PGXS extension
 #   make programs, make install-programs     the programs alone, which need no server; PREFIX is /usr/local
+#   make deb         build packages for this release of Debian in build/deb, as any user, without network
 #   make check       install what is missing, build, run every test
 #   make soak        the same with all server versions, which takes hours
 #   make demo        install what is missing, build, show it (KEEP=1: keep it running)
@@ -55,13 +56,23 @@ SHARED_SOURCES := $(wildcard $(foreach d,common wire transport transport/*,src/$
 
 include broker/programs.mk
 
+# Of what debian/control asks for, the headers of the server are enough: no bitcode
+# is built, and its compiler need not be there (-d).
+DEB_SOURCE := build/deb/remote-bp-$(RBP_VERSION)
+.PHONY: deb
+deb:
+	rm -rf build/deb
+	mkdir -p $(DEB_SOURCE)
+	tar -cf - --exclude=./.git --exclude=./build --exclude=./test/out --exclude='./*.so' . | tar -xf - --no-same-owner -C $(DEB_SOURCE)
+	cd $(DEB_SOURCE) && debian/rules gencontrol && dpkg-buildpackage -d -b -us -uc
+
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
 ifeq ($(wildcard $(PGXS)),)
 
 .PHONY: all
-all $(filter-out $(PROGRAM_GOALS),$(MAKECMDGOALS)):
+all $(filter-out deb $(PROGRAM_GOALS),$(MAKECMDGOALS)):
 	@echo 'No PostgreSQL server headers: "$(PG_CONFIG) --pgxs" names no file.' >&2
 	@echo 'Set PG_CONFIG, or run test/setup, which installs what is missing on Debian.' >&2
 	@exit 1
