@@ -441,7 +441,6 @@ request_succeeded(Control *c, bool drain)
 		c->registered = true;
 		c->revision = 0;		/* nothing applied yet */
 		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
-		sd_notify(0, "READY=1");
 	}
 	else
 	{
@@ -490,6 +489,8 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 	int			exit_code = RBP_EXIT_OK;
 
 	control_init(&c, opt);
+	/* a start that waits for a broker would be given up, with all the memory */
+	sd_notify(0, "READY=1");
 	while (!atomic_load(&stop_now))
 	{
 		bool		drain = false;
