@@ -34,6 +34,16 @@ packages_to_lint=(
     cppcheck
     pg-bsd-indent
 )
+# make deb
+packages_to_package=(
+    debhelper
+)
+# what the packages are checked by
+packages_to_check_packages=(
+    blhc
+    lintian
+    systemd
+)
 # root directories with other versions of the server
 packages_for_versions=(
     debootstrap
