@@ -17,6 +17,7 @@
 #define RBP_EXIT_OK		0
 #define RBP_EXIT_FAIL	1		/* the operation failed */
 #define RBP_EXIT_USAGE	2		/* the command line is invalid */
+#define RBP_EXIT_UNWELL	4		/* of "remote_bp_ctl health" */
 
 typedef enum RbpLogLevel
 {

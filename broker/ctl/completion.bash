@@ -13,7 +13,7 @@ _remote_bp_ctl()
             return
             ;;
     esac
-    words=$(remote_bp_ctl --help 2>/dev/null | sed -nE 's/^  (-h, )?(--[a-z-]+|[a-z]+)([ =].*)?$/\2/p' | grep -vx remote_bp_ctl)
+    words=$(remote_bp_ctl --help 2>/dev/null | sed -nE 's/^  (-h, )?(--[a-z-]+|[a-z]+)([ =].*)?$/\2/p')
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 }
 

@@ -57,6 +57,7 @@ static const RbpProgram program = {
 	"  drain DONOR    lease no more of this donor's memory and ask all of it back\n"
 	"  undrain DONOR  lease this donor's memory again\n"
 	"  revoke LEASE   end this lease at once\n"
+	"  health         one line; exits with 0 if all is well, with 4 if not\n"
 	"Commands for a server, with --dbname or libpq's environment:\n"
 	"  advice         how large the tier should be (remote_bp.advice)\n"
 	"  top            hit ratio, latencies, the advice, donors and leases;\n"
@@ -105,7 +106,7 @@ typedef struct Command
 	const char *name;
 	const char *argument;		/* name of the argument, or NULL if there is
 								 * none */
-	/* for a broker */
+	/* for a broker; NULL: several requests */
 	const char *method;
 	const char *path;			/* "%s" is replaced by the argument */
 	void		(*show) (FILE *out, const json_t *answer);
@@ -119,6 +120,7 @@ static const Command commands[] = {
 	{"drain", "DONOR", "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL},
 	{"undrain", "DONOR", "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL},
 	{"revoke", "LEASE", "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL},
+	{"health", NULL, NULL, NULL, NULL, NULL},
 	{"advice", NULL, NULL, NULL, NULL, run_advice},
 	{"top", NULL, NULL, NULL, NULL, run_top},
 	{NULL, NULL, NULL, NULL, NULL, NULL}
@@ -136,7 +138,7 @@ check_options(const Command *command)
 		rbp_usage_error(&program, "%s does not take --dbname", command->name);
 	if (!is_top && opt_once)
 		rbp_usage_error(&program, "%s does not take --once", command->name);
-	if (is_top && opt_json)
+	if (opt_json && (is_top || (command->run == NULL && command->method == NULL)))
 		rbp_usage_error(&program, "%s does not take --json", command->name);
 }
 
@@ -188,12 +190,36 @@ ask_broker(RbpHttp *http, const Command *command, const char *argument)
 	free(path);
 }
 
+/* Returns the exit code. */
+static int
+ask_health(RbpHttp *http)
+{
+	static const char *const paths[] = {"/v1/donors", "/v1/leases"};
+	json_t	   *answers[2] = {NULL};
+	int			code = RBP_EXIT_OK;
+
+	for (int i = 0; i < 2 && code == RBP_EXIT_OK; i++)
+	{
+		if (rbp_http_request(http, "GET", paths[i], NULL, &answers[i]) != 200 || answers[i] == NULL)
+		{
+			printf("not well: broker: %s\n", rbp_http_error(http));
+			code = RBP_EXIT_UNWELL;
+		}
+	}
+	if (code == RBP_EXIT_OK && !ctl_show_health(stdout, answers[0], answers[1]))
+		code = RBP_EXIT_UNWELL;
+	json_decref(answers[0]);
+	json_decref(answers[1]);
+	return code;
+}
+
 int
 main(int argc, char **argv)
 {
 	const Command *command;
 	CtlSources	sources = {0};
 	int			first;
+	int			code = RBP_EXIT_OK;
 
 	rbp_log_init(program.name, RBP_LOG_INFO);
 	first = rbp_options_parse(&program, argc, argv);
@@ -207,6 +233,8 @@ main(int argc, char **argv)
 		command->run(&sources);
 		rbp_server_destroy(sources.server);
 	}
+	else if (command->method == NULL)
+		code = ask_health(sources.http);
 	else
 		ask_broker(sources.http, command, command->argument ? argv[first + 1] : NULL);
 
@@ -214,5 +242,5 @@ main(int argc, char **argv)
 		rbp_http_destroy(sources.http);
 	if (fflush(stdout) != 0 || ferror(stdout))
 		rbp_die("could not write the output");
-	return RBP_EXIT_OK;
+	return code;
 }

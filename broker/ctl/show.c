@@ -12,6 +12,7 @@
 #include "common/text.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const CtlColumn donor_columns[] = {
 	{"DONOR", "id", ctl_put_text, false},
@@ -98,4 +99,31 @@ ctl_show_revoke(FILE *out, const json_t *answer)
 {
 	fprintf(out, "revoked lease %s: %s\n",
 			ctl_text_of(answer, "lease"), COUNT(ctl_int_of(answer, "regions"), "region"));
+}
+
+bool
+ctl_show_health(FILE *out, const json_t *donors, const json_t *leases)
+{
+	const json_t *list = json_object_get(donors, "donors");
+	json_int_t	leased = 0;
+	size_t		silent = 0;
+	char		size[32];
+	size_t		i;
+	const json_t *donor;
+
+	json_array_foreach(list, i, donor)
+	{
+		const char *state = ctl_text_of(donor, "state");
+
+		if (strcmp(state, "away") == 0 || ctl_is_gone(donor))
+			fprintf(out, "%s%s is %s", silent++ == 0 ? "not well: donor " : ", ",
+					ctl_text_of(donor, "id"), state);
+		else
+			leased += ctl_int_of(donor, "region_size") * ctl_int_of(donor, "leased");
+	}
+	fprintf(out, "%s%zu of %s heard of, %s leased by %s\n", silent == 0 ? "well: " : "; ",
+			json_array_size(list) - silent, COUNT(json_array_size(list), "donor"),
+			rbp_format_size((uint64_t) leased, size, sizeof(size)),
+			COUNT(json_array_size(json_object_get(leases, "leases")), "lease"));
+	return silent == 0;
 }

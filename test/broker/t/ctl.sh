@@ -61,6 +61,45 @@ is "undrain: the donor's memory can be leased" "$(grep -cE '^mem[12]:7001 .* up 
 ctl undrain nobody
 is "undrain of an unknown donor fails" "$code $(grep -c 'there is no donor' <<<"$err")" "1 1"
 
+# health
+lease db1 i1 2
+ctl health
+is "health" "$code $out" "0 well: 2 of 2 donors heard of, 128 MB leased by 1 lease"
+"$RBP_CTL" --broker "$url" health >"$dir/out"
+is "health without the token says why" "$? $(grep -c '^not well: broker: .*token is missing or wrong' "$dir/out")" "4 1"
+"$RBP_CTL" --broker http://127.0.0.1:1 health >"$dir/out"
+is "and so it does without a broker" "$? $(grep -c '^not well: broker: Failed to connect' "$dir/out")" "4 1"
+ctl --json health
+is "usage: health does not take --json" "$code" 2
+kill_broker
+start_broker --token-file "$dir/token" --donor-timeout 2
+beat mem1:7001 i1
+pump mem1:7001 i1
+unwell() { ctl health; [ "$code" = 4 ] && grep -qE '^not well: donor mem2:7001 is (away|gone); 1 of 2 donors heard of, ' <<<"$out"; }
+until_true 30 unwell
+point $? "health of a donor that is silent"
+stop_pumps
+
+# completion
+# complete WORD...: sets out to what the last one can become
+complete_words()
+{
+    COMP_WORDS=(remote_bp_ctl "$@") COMP_CWORD=$# COMPREPLY=()
+    _remote_bp_ctl
+    out=${COMPREPLY[*]}
+}
+# shellcheck source=broker/ctl/completion.bash
+. "$root/broker/ctl/completion.bash"
+remote_bp_ctl() { "$RBP_CTL" "$@"; }
+complete_words d
+is "completion of a command" "$out" "donors drain"
+complete_words --json --to
+is "completion of an option" "$out" "--token-file"
+complete_words --token-file "$dir/toke"
+is "completion of a file" "$out" "$dir/token"
+complete_words drain ''
+is "nothing is known of donors" "$out" ""
+
 # usage
 ctl
 is "usage: a command is required" "$code" 2
