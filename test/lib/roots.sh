@@ -12,7 +12,7 @@ as_root()
 
     [ "$(id -u)" -ne 0 ] || return 0
     [ -z "${RBP_NO_PASSWORD:-}" ] || ask=(-n)
-    exec sudo "${ask[@]}" "--preserve-env=http_proxy,https_proxy,no_proxy,RBP_ROOTS,RBP_DEBIAN_MIRROR,CI" "$@"
+    exec sudo "${ask[@]}" "--preserve-env=http_proxy,https_proxy,no_proxy,RBP_ROOTS,RBP_DEBIAN_MIRROR,RBP_SOAK,CI" "$@"
 }
 
 # inside ROOT COMMAND...: run a command there.  What is mounted for it is mounted in a
