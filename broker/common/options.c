@@ -165,6 +165,20 @@ set_option(const RbpProgram *prog, const RbpOption *opt, const char *value, int 
 	}
 }
 
+/* Without blanks at its ends; the text changes. */
+static char *
+trim(char *text)
+{
+	size_t		len;
+
+	text += strspn(text, " \t");
+	len = strlen(text);
+	while (len > 0 && isblank((unsigned char) text[len - 1]))
+		len--;
+	text[len] = '\0';
+	return text;
+}
+
 /* A line of the file, which changes. */
 static void
 set_from_line(const RbpProgram *prog, char *line, size_t len, int number)
@@ -181,19 +195,17 @@ set_from_line(const RbpProgram *prog, char *line, size_t len, int number)
 		if (i < text && line[i] == '#' && (i == 0 || isblank((unsigned char) line[i - 1])))
 			text = i;
 	}
-	while (text > 0 && isblank((unsigned char) line[text - 1]))
-		text--;
 	line[text] = '\0';
-	line += strspn(line, " \t");
+	line = trim(line);
 	if (*line == '\0')
 		return;
 
-	value = line + strcspn(line, "=");
-	if (*value == '\0')
+	value = strchr(line, '=');
+	if (value == NULL)
 		rbp_usage_error(prog, "%s:%d: \"%s\" is not \"option = value\"", config_path, number, line);
 	*value++ = '\0';
-	line[strcspn(line, " \t")] = '\0';
-	value += strspn(value, " \t");
+	line = trim(line);
+	value = trim(value);
 	opt = find_option(prog, line);
 	if (opt == NULL || opt->type == RBP_OPT_FLAG || opt->type == RBP_OPT_CONFIG)
 		rbp_usage_error(prog, "%s:%d: there is no option \"%s\"", config_path, number, line);

@@ -58,7 +58,7 @@ for name in broker listen memory; do
     donor
     is "without a line for $name, the file and the line are named" "$status $(grep -c "^remote_bp_donor: $conf: there is no line \"$name = [A-Z:]*\"$" <<<"$said")" "2 1"
 done
-for line in 'lissten = :1' 'check-config' 'check-config = yes' "config = $conf" 'help = 1' '= 1' '--memory = 1GB' 'memory' 'memory =' 'memory = # 4MB' 'min-free = 1 2' 'memory 1GB'; do
+for line in 'lissten = :1' 'check-config' 'check-config = yes' "config = $conf" 'help = 1' '= 1' '--memory = 1GB' 'memory' 'memory =' 'memory = # 4MB' 'min-free = 1 2' 'memory 1GB' 'memory size = 1GB'; do
     lines "${needed[@]}" '' "$line"
     donor
     is "a line \"$line\" is refused" "$status $(grep -c "^remote_bp_donor: $conf:6: " <<<"$said")" "2 1"
