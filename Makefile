@@ -21,7 +21,7 @@ SCRIPT_GOALS := check soak demo bench
 ifneq ($(filter $(SCRIPT_GOALS),$(MAKECMDGOALS)),)
 
 .NOTPARALLEL:
-.PHONY: setup setup-demo $(MAKECMDGOALS)
+.PHONY: setup setup-demo setup-soak $(MAKECMDGOALS)
 
 setup:
 	@test/setup
@@ -30,10 +30,14 @@ setup:
 setup-demo:
 	@test/setup demo
 
+# for images, too
+setup-soak:
+	@test/setup soak
+
 check: setup
 	@PG='$(PG)' test/check
 
-soak: setup
+soak: setup-soak
 	@PG='$(PG)' test/check --soak
 
 demo: setup-demo
@@ -42,7 +46,7 @@ demo: setup-demo
 bench: setup
 	@test/bench/run
 
-$(filter-out setup setup-demo $(SCRIPT_GOALS),$(MAKECMDGOALS)): setup
+$(filter-out setup setup-demo setup-soak $(SCRIPT_GOALS),$(MAKECMDGOALS)): setup
 	@$(MAKE) $@
 
 else

@@ -44,6 +44,10 @@ packages_to_check_packages=(
     lintian
     systemd
 )
+# images with the packages, which "make soak" tests
+packages_for_images=(
+    buildah
+)
 # root directories with other versions of the server
 packages_for_versions=(
     debootstrap
