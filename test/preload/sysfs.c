@@ -2,7 +2,7 @@
  * sysfs.c
  *	  Preloaded into a server by a test: RDMA devices that there are not.
  *
- * What is opened below /sys/class/infiniband is the same file or directory below the
+ * What is opened or looked for below /sys/class/infiniband is the same file or directory below the
  * one that RBP_SYSFS names.
  */
 #define _GNU_SOURCE
@@ -42,6 +42,17 @@ open(const char *path, int flags,...)
 	mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
 	va_end(args);
 	return next(redirected(path, other, sizeof(other)), flags, mode);
+}
+
+int
+access(const char *path, int mode)
+{
+	static int	(*next) (const char *, int);
+	char		other[4096];
+
+	if (next == NULL)
+		next = (int (*) (const char *, int)) dlsym(RTLD_NEXT, "access");
+	return next(redirected(path, other, sizeof(other)), mode);
 }
 
 DIR *
