@@ -147,7 +147,7 @@ my @stopped = ($postmaster);
 kill 'STOP', $postmaster;
 push @stopped, split ' ', `ps -o pid= --ppid $postmaster`;
 kill 'STOP', @stopped;
-my $shown = eval { shows($top, qr/the server does not answer: .*the broker's:.* leases\)/s) };
+my $shown = eval { shows($top, qr/the server does not answer: .*the broker's:.* leases?\)/s) };
 kill 'CONT', @stopped;
 ok($shown, 'top shows that a stopped server does not answer, and what the broker has');
 ok(shows($top, qr/remote_bp on PostgreSQL/), 'top shows the server when it goes on');
