@@ -99,6 +99,7 @@ void
 rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 {
 	RbpLeaseInfo *infos;
+	bool		lapsed = has_lapsed(h);
 	uint64		bytes = 0;
 	int			ninfos;
 	int			lost = 0;
@@ -118,7 +119,7 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		 * loses its content, even if the broker still lists it.
 		 */
 		if (fresh != NULL && rbp_lease_has_region(fresh, region) && !infos[i].denied &&
-			!rbp_lease_lost_content(h->lease, fresh, region, has_lapsed(h)))
+			!rbp_lease_lost_content(h->lease, fresh, region, lapsed))
 			continue;
 		bytes += infos[i].used_bytes;
 		lost++;
@@ -420,11 +421,12 @@ static void
 drop_lost_content(RbpHeldLease *h, const RbpLease *fresh, RbpLeaseTerms terms)
 {
 	RbpRegionGrant *kept = palloc(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+	bool		lapsed = has_lapsed(h);
 
 	terms.nregions = 0;
 	for (int i = 0; i < fresh->nregions; i++)
 	{
-		if (!rbp_lease_lost_content(h->lease, fresh, &fresh->regions[i], has_lapsed(h)))
+		if (!rbp_lease_lost_content(h->lease, fresh, &fresh->regions[i], lapsed))
 			kept[terms.nregions++] = fresh->regions[i];
 	}
 	terms.regions = kept;
