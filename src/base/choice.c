@@ -137,7 +137,7 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 									 * does not: few of them are still cached
 									 * when they are read, all would not be */
 #define TRIAL_PAGES			8
-#define TRIAL_NS		INT64_C(20000000)
+#define TRIAL_NS			INT64_C(20000000)
 #define TRIAL_FILE_BLOCKS	64
 
 /*

@@ -415,7 +415,7 @@ conn_start(RbpLocalConn *c, bool patient, int64 now, int64 deadline_ns)
 	c->connect_started = now;
 	c->polled_at = now;
 	c->polled_ns = 0;
-	c->connect_ns = 0;
+	c->connecting_ns = 0;
 	c->incarnation = ++connects;
 
 	c->ops = rbp_link_choose(c, &endpoint);
@@ -486,7 +486,7 @@ conn_finish(RbpLocalConn *c, RbpStatus status, int64 now)
 	}
 	c->state = CONN_READY;
 	c->waited = false;
-	rbp_choice_connected(LINK_OF(c->ops->bit) - 1, c->connect_ns);
+	rbp_choice_connected(LINK_OF(c->ops->bit) - 1, c->connecting_ns);
 	rbp_link_done(c, c->ops, ON_CONNECT, LINK_DONE, c->connect_started);
 	pg_atomic_write_u32(&rbp_remote_shared->donors[c->donor].transport, c->ops->bit);
 	rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
@@ -546,7 +546,7 @@ conn_continue(RbpLocalConn *c, bool patient, int64 deadline_ns)
 	status = c->ops->connect_wait(c->conn, until);
 	rbp_wait_end(wait_event);
 	ended = rbp_now_ns();
-	c->connect_ns += ended - now;
+	c->connecting_ns += ended - now;
 	if (status != RBP_INPROGRESS && status != RBP_TIMEOUT)
 		return conn_finish(c, status, now);
 	if (status == RBP_INPROGRESS && rbp_remote_give_up())

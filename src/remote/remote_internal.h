@@ -349,7 +349,7 @@ typedef struct RbpLocalConn
 								 * poll; kept for the next connection after a
 								 * costly one */
 	int64		retry_at;
-	int64		connect_ns;		/* of this process's time, taken by connecting */
+	int64		connecting_ns;	/* of this process's time, taken by connecting */
 	int64		lost;			/* by not being connected, see
 								 * rbp_choose_connection() */
 } RbpLocalConn;
