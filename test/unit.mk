@@ -15,8 +15,10 @@ UNIT_VERBS = test/unit/mock_verbs.c test/unit/mock_rdmacm.c
 UNIT_VERBS_PEER = $(UNIT_VERBS) test/unit/verbs_donor.c test/unit/verbs_under_test.c
 
 test_directory_WITH = $(UNIT_DIRECTORY)
+test_directory_killed_WITH = $(UNIT_DIRECTORY)
 test_directory_model_WITH = $(UNIT_DIRECTORY)
 test_directory_policy_WITH = $(UNIT_DIRECTORY)
+test_directory_reopen_WITH = $(UNIT_DIRECTORY)
 test_directory_threads_WITH = $(UNIT_DIRECTORY)
 test_s3fifo_WITH = $(UNIT_DIRECTORY)
 test_counter_table_WITH = $(UNIT_SERVER)

@@ -41,6 +41,7 @@
 
 #include <stddef.h>
 
+#include "base/layout.h"
 #include "base/relfile.h"
 #include "buffer/page.h"
 #include "remote/extents.h"
@@ -91,6 +92,42 @@ extern RbpDirectory *rbp_directory_init(void *mem, const RbpExtents *extents,
 										uint32_t staging_slots, uint32_t buffers,
 										int tranche);
 
+/*
+ * In mem, which is aligned likewise, a crash has left a directory of the same sizes,
+ * and in extents, which are open again, their states (rbp_extents_reopen()): open it
+ * again.  Entries of remote slots stay, beside generations, stamps, ghosts and spaces'
+ * databases.  Staged entries, policies and limits are forgotten; none is kept.
+ * Writes only a part of fixed size: a partition is built, that is, all else made of its
+ * entries, when it is locked first.  Until all are, sums over them are too low.
+ */
+extern RbpDirectory *rbp_directory_reopen(void *mem, const RbpExtents *extents,
+										  uint32_t staging_slots, uint32_t buffers,
+										  int tranche);
+
+/* Build the partition, unless it is built. */
+extern void rbp_directory_build(RbpDirectory *dir, int partition);
+
+/*
+ * For an image of the directory: locks that a process which was killed may have left; its
+ * tables, which are copied as they are; and the
+ * entries of a partition, up to the last extent that was ever used.  Nobody changes
+ * them meanwhile.
+ */
+#define RBP_DIRECTORY_PIECES	2
+extern void rbp_directory_init_locks(RbpDirectory *dir, int tranche);
+#define RBP_ENTRY_BYTES			32
+extern int	rbp_directory_pieces(RbpDirectory *dir, RbpPiece *pieces);
+extern RbpPiece rbp_directory_entries(RbpDirectory *dir, int partition);
+
+/*
+ * In a directory that was opened again, with the tables of an image: have each partition's
+ * entries loaded when it is built.  load stores them, of no more slots than there are, and
+ * returns of how many bytes; 0 if there are none, whatever it has stored.  After a crash
+ * partitions that were not loaded yet are empty.
+ */
+typedef size_t (*RbpEntriesLoad) (int partition, void *entries);
+extern void rbp_directory_load_by(RbpDirectory *dir, RbpEntriesLoad load);
+
 extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
 
 /*
@@ -114,6 +151,9 @@ extern void rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page
  */
 extern void rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel,
 										  uint16_t space, uint8_t fork);
+
+/* Invalidate every entry and claim.  No lock. */
+extern void rbp_directory_bump_all(RbpDirectory *dir);
 
 /* Number of bumps so far; a change means that there may be entries to sweep. */
 extern uint64_t rbp_directory_bumps(RbpDirectory *dir);

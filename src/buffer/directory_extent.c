@@ -22,7 +22,7 @@ rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t 
 	{
 		RbpPartition *p = &dir->partitions[part];
 
-		rbp_lock_exclusive(&p->lock);
+		rbp_partition_lock(dir, p, true);
 		for (uint32_t i = 0; i < n; i++)
 		{
 			uint32_t	index = part * dir->nlocal + extents[i];
@@ -43,6 +43,7 @@ rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t 
 			}
 			else if (rbp_entry_state(e) == RBP_SLOT_RESERVED)
 			{
+				e->generation = dir->opened;
 				rbp_entry_set(e, RBP_SLOT_LOST, 0);
 				p->taken--;
 			}
@@ -87,7 +88,7 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 		uint32_t	index = part * dir->nlocal + extent;
 		RbpEntry   *e = rbp_entry(dir, index);
 
-		rbp_lock_exclusive(&p->lock);
+		rbp_partition_lock(dir, p, true);
 		if (rbp_entry_state(e) == RBP_SLOT_FREE)
 		{
 			/* take it off the free list, lest reserve() has to skip it */
@@ -107,7 +108,7 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 			else
 			{
 				pages[n].page = rbp_entry_page(e);
-				rbp_fill_lookup(dir, part, index, &pages[n].at);
+				rbp_fill_lookup(dir, part, index, rbp_page_hash(&pages[n].page), &pages[n].at);
 				n++;
 			}
 		}
@@ -133,10 +134,10 @@ rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 	uint32_t	old;
 
 	RBP_ASSERT(slot < dir->max_slots && slot % RBP_PARTITIONS == part);
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	old = rbp_entry_find(dir, hash, &from->page);
 	if (old == rbp_slot_index(dir, from->at.slot) && rbp_entry_live(dir, part, old) &&
-		rbp_entry(dir, old)->hash == from->at.hash && policy != RBP_POLICY_NONE)
+		rbp_entry_content(rbp_entry(dir, old), hash) == from->at.hash && policy != RBP_POLICY_NONE)
 		result = rbp_entry_state(e) != RBP_SLOT_LOST && rbp_extent_online(dir, slot / RBP_EXTENT_PAGES) ?
 			RBP_INSERTED : RBP_INSERT_OFFLINE;
 	if (result == RBP_INSERTED)
@@ -146,7 +147,7 @@ rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 		uint8_t		freq = rbp_entry_freq(was);
 
 		p->reserved--;
-		rbp_entry_fill(e, &from->page, was->hash, was->generation);
+		rbp_entry_fill(e, &from->page, hash, from->at.hash, was->generation);
 
 		/*
 		 * A walk that applies a changed policy may have passed the new slot,
@@ -181,7 +182,7 @@ rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent)
 		RbpPartition *p = &dir->partitions[part];
 		uint32_t	index = part * dir->nlocal + extent;
 
-		rbp_lock_shared(&p->lock);
+		rbp_partition_lock(dir, p, false);
 		used += rbp_entry_queued(rbp_entry(dir, index)) &&
 			rbp_entry_live(dir, part, index);
 		rbp_lock_release(&p->lock);

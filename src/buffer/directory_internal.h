@@ -8,6 +8,7 @@
  * directory_pages.c	lookups, invalidation, staging, publication
  * directory_slots.c	which slot a page gets, also under a limit
  * s3fifo.c				what is evicted
+ * directory_setup.c	layout in shared memory, making it anew after a crash
  * directory_entry.c	an entry's chain and list
  * directory_policy.c	what is kept or limited, by the settings
  *
@@ -96,7 +97,8 @@ typedef enum RbpSlotState
 	RBP_SLOT_RESERVED,			/* a page is being written to it */
 	RBP_SLOT_LOST,				/* was reserved, but its extent went offline
 								 * since: what was written is lost even if the
-								 * extent came online again */
+								 * extent came online again.  generation is
+								 * dir->opened of then */
 } RbpSlotState;
 
 #define RBP_NUM_LISTS		6	/* the first is not used */
@@ -142,7 +144,7 @@ typedef struct RbpFileCounts
 
 typedef struct RbpEntry
 {
-	uint64_t	hash;			/* of the content */
+	uint64_t	hash;			/* of the content, xor that of the page */
 	uint32_t	rel;
 	uint32_t	block;
 	uint32_t	generation;
@@ -153,7 +155,7 @@ typedef struct RbpEntry
 	uint32_t	next;			/* next older on the list */
 } RbpEntry;
 
-_Static_assert(sizeof(RbpEntry) == 32, "an entry is half a cache line");
+_Static_assert(sizeof(RbpEntry) == RBP_ENTRY_BYTES, "an entry is half a cache line");
 
 #define RBP_STATE_MASK		0x07
 #define RBP_FREQ_SHIFT		4
@@ -168,8 +170,11 @@ typedef struct RbpList
 
 typedef struct RbpPartition
 {
-	/* on a line of its own: a lookup touches nothing else of the header */
+	/* on a line of their own: a lookup touches nothing else of the header */
 	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
+	bool		built;			/* false after a crash, until chains, lists
+								 * and counts fit the entries;
+								 * rbp_partition_lock() sees to that */
 
 	/* all below: under the lock */
 	RbpList		lists[RBP_NUM_LISTS] __attribute__((aligned(RBP_CACHE_LINE)));
@@ -188,6 +193,8 @@ typedef struct RbpPartition
 	uint64_t	swept;			/* value of bumps that the last sweep covered */
 } RbpPartition;
 
+_Static_assert(offsetof(RbpPartition, built) < RBP_CACHE_LINE, "built lies beside the lock");
+
 struct RbpDirectory
 {
 	/* constant */
@@ -200,6 +207,7 @@ struct RbpDirectory
 	uint32_t	nghost_sets;	/* in a partition */
 	uint32_t	ghost_unit;		/* ghosts created in one tick of their clock */
 	uint32_t	nstripes;		/* of accounts */
+	uint32_t	opened;			/* times, after a crash */
 	uint8_t    *states;			/* of extents->states */
 	const RbpExtents *extents;	/* at the same address in all processes */
 	size_t		entries;		/* offsets */
@@ -225,6 +233,9 @@ struct RbpDirectory
 	/* atomics */
 	uint64_t	policies[RBP_POLICY_PLACES] __attribute__((aligned(RBP_CACHE_LINE)));
 	RbpFileCounts file_counts[RBP_POLICY_PLACES];
+	bool		unread[RBP_PARTITIONS]; /* its entries are in an image; under
+										 * the lock */
+	bool		has_image;		/* which can be read */
 	uint16_t	databases[RBP_MAX_SPACES];	/* by space: its database's number
 											 * + 1, or 0 */
 	uint32_t	limits[RBP_MAX_SPACES]; /* by database: its limit + 1, or 0 */
@@ -313,12 +324,16 @@ rbp_entry_freq(const RbpEntry *e)
 	return __atomic_load_n(&e->flags, __ATOMIC_RELAXED) >> RBP_FREQ_SHIFT;
 }
 
-/* Exclusive lock. */
+/*
+ * Exclusive lock.  What was stored into the entry before is seen before this, and
+ * what is stored after it, after; also if the process is killed in between.
+ */
 static inline void
 rbp_entry_set(RbpEntry *e, RbpSlotState state, uint8_t freq)
 {
 	__atomic_store_n(&e->flags, (uint8_t) (state | freq << RBP_FREQ_SHIFT),
-					 __ATOMIC_RELAXED);
+					 __ATOMIC_RELEASE);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
 static inline RbpPageId
@@ -419,16 +434,27 @@ rbp_slot_index(const RbpDirectory *dir, uint32_t slot)
 	return slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
 }
 
-/* The entry gets the page, whose content hashes to this at that generation. */
+/*
+ * The entry, which is unused or reserved, gets the page with that hash, whose content
+ * hashes to this at that generation.
+ */
 static inline void
-rbp_entry_fill(RbpEntry *e, const RbpPageId *page, uint64_t hash, uint32_t generation)
+rbp_entry_fill(RbpEntry *e, const RbpPageId *page, uint64_t hash, uint64_t content,
+			   uint32_t generation)
 {
-	e->hash = hash;
+	e->hash = content ^ hash;
 	e->rel = page->rel;
 	e->block = page->block;
 	e->generation = generation;
 	e->space = page->space;
 	e->fork = page->fork;
+}
+
+/* The hash of the content that the entry has for the page with that hash. */
+static inline uint64_t
+rbp_entry_content(const RbpEntry *e, uint64_t page_hash)
+{
+	return e->hash ^ page_hash;
 }
 
 /* Heads are kept as their complements, so that 0 is an empty bucket. */
@@ -480,9 +506,10 @@ rbp_index_slot(const RbpDirectory *dir, uint32_t part, uint32_t index)
 	return (index - part * dir->nlocal) * RBP_PARTITIONS + part;
 }
 
+/* hash: of the page that was asked for, whatever the entry says that it is */
 static inline void
 rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
-				RbpLookup *result)
+				uint64_t hash, RbpLookup *result)
 {
 	if (index >= dir->max_slots)
 	{
@@ -494,7 +521,26 @@ rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
 		result->where = RBP_REMOTE;
 		result->slot = rbp_index_slot(dir, part, index);
 	}
-	result->hash = rbp_entry(dir, index)->hash;
+	result->hash = rbp_entry_content(rbp_entry(dir, index), hash);
+}
+
+/*
+ * ---- directory_setup.c ------------------------------------------------------
+ */
+
+/* Build the partition, which is locked, and stays so, unless somebody has done it. */
+extern void rbp_partition_build(RbpDirectory *dir, RbpPartition *p, bool exclusive);
+
+/* Lock a partition. */
+static inline void
+rbp_partition_lock(RbpDirectory *dir, RbpPartition *p, bool exclusive)
+{
+	if (exclusive)
+		rbp_lock_exclusive(&p->lock);
+	else
+		rbp_lock_shared(&p->lock);
+	if (__builtin_expect(!p->built, false))
+		rbp_partition_build(dir, p, exclusive);
 }
 
 /*

@@ -55,6 +55,40 @@
  * its exclusive lock, hence insert_staged, which holds it too, cannot miss a
  * write to the page.  rbp_directory_note_version() reads without a lock.
  *
+ * A process is killed
+ *
+ * At any instruction, with locks or without.  The server then ends all others, too,
+ * and opens the directory again in the memory that they have left
+ * (directory_setup.c).  Of what locks protect only remote slots' entries are
+ * believed, one by one, beside stamps, generations and ghosts; chains, lists and
+ * counts are made of them.  For that, at each instruction:
+ *
+ *	- An entry that says by its state that it has a page is whole: page, hash and
+ *	  generation are those of one claim.  The state is stored last when the
+ *	  entry gets a page, and until then is RESERVED; it is stored first when the
+ *	  entry loses it.  rbp_entry_set() keeps the compiler to that order, which is enough: all
+ *	  that a killed process has executed is seen by those who come later, and no more.
+ *
+ *	- Its claim is true, or it is dead by its generation or extent.  Who is about to
+ *	  write the page to its file drops the entry, or bumps the generation, before the first
+ *	  byte changes.  Killed before the drop, the file has not changed; a stamp
+ *	  that was bumped already voids claims that are gone anyway.
+ *
+ *	- No other entry has the page, since what takes its place drops it first
+ *	  (rbp_directory_move()); killed in between, the page is gone.  Staged entries
+ *	  are forgotten.
+ *
+ *	- Its slot has the page's content, since a slot is written only while its entry is
+ *	  RESERVED or LOST.  A write that comes late fails the verification, as ever.
+ *
+ *	- An extent that is fresh or absent has no entry with a page: its state
+ *	  changes before the first slot is taken, and back after the last one was
+ *	  dropped.  It may have LOST ones; those of before the crash count as fresh.
+ *
+ * A process that crashes may also have written anywhere.  An entry whose name was
+ * overwritten does not verify, since the hash that it has covers its page's name and the
+ * lookup's page is another one.
+ *
  * Overflow.  Stamps and generations have 32 bits and wrap.  A version is then
  * taken for good only if the number of bumps of its stripe since is a multiple
  * of 2^32, exactly, at the moment of comparison.  At a million a second that
@@ -69,90 +103,6 @@
 #include "base/injection_point.h"
 #include "buffer/directory_entry.h"
 #include "buffer/s3fifo.h"
-
-/*
- * ---- the directory in shared memory -----------------------------------------
- *
- * This runs in the postmaster, before anybody else sees the memory: no locks.  The
- * offsets and counts that it writes never change after that.
- */
-
-/* Fill in the constant part. */
-static void
-compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
-			   uint32_t buffers)
-{
-	size_t		nentries = (size_t) max_slots + staging_slots;
-	size_t		at = rbp_align_line(sizeof(RbpDirectory));
-	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
-
-	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
-	RBP_ASSERT(nentries < RBP_NIL);
-
-	dir->max_slots = max_slots;
-	dir->staging_slots = staging_slots;
-	dir->nlocal = nlocal;
-	dir->nbuckets = nlocal < 8 ? 8 : nlocal;
-
-	/* whole cache lines of stamps */
-	dir->nstamps = nlocal / RBP_SLOTS_PER_STAMP +
-		(uint32_t) ((uint64_t) buffers * RBP_STAMPS_PER_BUFFER / RBP_PARTITIONS);
-	dir->nstamps = (dir->nstamps + 15) & ~15u;
-	if (dir->nstamps < RBP_MIN_STAMPS)
-		dir->nstamps = RBP_MIN_STAMPS;
-	dir->ngenerations = max_slots / RBP_FEW_BLOCKS;
-	if (dir->ngenerations < RBP_MIN_GENERATIONS)
-		dir->ngenerations = RBP_MIN_GENERATIONS;
-	dir->nghost_sets = (nlocal + RBP_GHOST_WAYS - 1) / RBP_GHOST_WAYS;
-	dir->ghost_unit = nlocal / 1024 + 1;
-	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
-	if (dir->nstripes < 1)
-		dir->nstripes = 1;
-	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
-		dir->nstripes = RBP_ACCOUNT_STRIPES;
-
-	dir->entries = rbp_layout_place(&at, nentries * sizeof(RbpEntry));
-	dir->prev = rbp_layout_place(&at, nentries * sizeof(uint32_t));
-	dir->buckets = rbp_layout_place(&at, (size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->ghosts = rbp_layout_place(&at, (size_t) dir->nghost_sets * RBP_GHOST_WAYS *
-								   RBP_PARTITIONS * sizeof(uint32_t));
-	dir->stamps = rbp_layout_place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->generations = rbp_layout_place(&at, (size_t) dir->ngenerations * sizeof(uint32_t));
-	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
-	dir->database_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
-	dir->bytes = at;
-}
-
-size_t
-rbp_directory_size(uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
-{
-	static RbpDirectory layout;
-
-	compute_layout(&layout, max_slots, staging_slots, buffers);
-	return layout.bytes;
-}
-
-RbpDirectory *
-rbp_directory_init(void *mem, const RbpExtents *extents, uint32_t staging_slots,
-				   uint32_t buffers, int tranche)
-{
-	RbpDirectory *dir = mem;
-
-	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
-	compute_layout(dir, RBP_EXTENT_SLOT(extents->n), staging_slots, buffers);
-	dir->extents = extents;
-	dir->states = extents->states;
-
-	for (int i = 0; i < RBP_PARTITIONS; i++)
-	{
-		RbpPartition *p = &dir->partitions[i];
-
-		rbp_lock_init(&p->lock, tranche);
-		for (int j = 0; j < RBP_NUM_LISTS; j++)
-			p->lists[j].head = p->lists[j].tail = RBP_NIL;
-	}
-	return dir;
-}
 
 uint32_t
 rbp_directory_max_slots(const RbpDirectory *dir)
@@ -200,6 +150,16 @@ rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
 }
 
+void
+rbp_directory_bump_all(RbpDirectory *dir)
+{
+	uint32_t   *generations = rbp_array(dir, dir->generations);
+
+	for (uint32_t i = 0; i < dir->ngenerations; i++)
+		__atomic_fetch_add(&generations[i], 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
+}
+
 uint64_t
 rbp_directory_bumps(RbpDirectory *dir)
 {
@@ -222,11 +182,11 @@ rbp_directory_lookup(RbpDirectory *dir, const RbpPageRef *page, bool touch)
 	/* so that the misses on the bucket and on the lock overlap */
 	__builtin_prefetch(rbp_bucket_head(dir, hash));
 
-	rbp_lock_shared(&p->lock);
+	rbp_partition_lock(dir, p, false);
 	index = rbp_entry_find(dir, hash, &page->id);
 	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
 	{
-		rbp_fill_lookup(dir, part, index, &result);
+		rbp_fill_lookup(dir, part, index, hash, &result);
 		if (touch)
 		{
 			RbpEntry   *e = rbp_entry(dir, index);
@@ -288,13 +248,13 @@ rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
 	uint32_t	index;
 	bool		same = false;
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	index = rbp_entry_find(dir, hash, page);
 	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
 	{
 		RbpLookup	now;
 
-		rbp_fill_lookup(dir, part, index, &now);
+		rbp_fill_lookup(dir, part, index, hash, &now);
 		same = now.where == seen->where && now.slot == seen->slot &&
 			now.hash == seen->hash;
 		if (same)
@@ -321,7 +281,7 @@ invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
 	RbpWhere	dropped = RBP_ABSENT;
 	uint32_t	index;
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	__atomic_fetch_add(page_stamp(dir, hash), 1, __ATOMIC_SEQ_CST);
 	index = rbp_entry_find(dir, hash, page);
 	if (index != RBP_NIL)
@@ -372,7 +332,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageRef *page,
 	RBP_ASSERT(staging_slot < dir->staging_slots);
 	RBP_ASSERT(rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED);
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	generation = rbp_generation_now(dir, page->id.rel, page->id.space, page->id.fork);
 	if (!RBP_INJECTION_POINT("no-capture-stamp") &&
 		(generation != version->generation ||
@@ -393,7 +353,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageRef *page,
 	}
 	if (result == RBP_INSERTED)
 	{
-		rbp_entry_fill(rbp_entry(dir, index), &page->id, version->hash, generation);
+		rbp_entry_fill(rbp_entry(dir, index), &page->id, hash, version->hash, generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, RBP_SLOT_STAGED, 0, index);
 	}
@@ -414,13 +374,13 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 
 	RBP_ASSERT(staging_slot < dir->staging_slots);
 
-	rbp_lock_shared(&p->lock);
+	rbp_partition_lock(dir, p, false);
 	staged = rbp_entry_state(e) == RBP_SLOT_STAGED;
 	live = staged && rbp_entry_live(dir, part, index);
 	rbp_lock_release(&p->lock);
 
 	*page = rbp_entry_page(e);
-	*hash = e->hash;
+	*hash = rbp_entry_content(e, rbp_page_hash(page));
 	/* the caller will reuse the slot, so nothing may refer to it */
 	if (staged && !live)
 		(void) rbp_directory_publish(dir, page, staging_slot, RBP_INVALID_SLOT, false);
@@ -444,7 +404,7 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	RBP_ASSERT(slot == RBP_INVALID_SLOT ? !written :
 			   slot < dir->max_slots && slot % RBP_PARTITIONS == part);
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 
 	/*
 	 * A write to the page since it was staged has dropped the staged entry,
@@ -481,7 +441,8 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	if (result == RBP_INSERTED)
 	{
 		p->reserved--;
-		rbp_entry_fill(rbp_entry(dir, index), page, staged->hash, staged->generation);
+		rbp_entry_fill(rbp_entry(dir, index), page, hash,
+					   rbp_entry_content(staged, hash), staged->generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_s3fifo_insert(dir, part, index, hash, freq);
 		rbp_account_add(dir, part, index, hash, 1, freq);
@@ -498,7 +459,7 @@ rbp_directory_unreserve(RbpDirectory *dir, uint32_t slot)
 	uint32_t	part = slot % RBP_PARTITIONS;
 	RbpPartition *p = &dir->partitions[part];
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	rbp_slot_unreserve(dir, p, part, rbp_slot_index(dir, slot));
 	rbp_lock_release(&p->lock);
 }

@@ -36,6 +36,18 @@ take_fresh(RbpDirectory *dir, uint32_t extent)
 }
 
 /*
+ * Is the slot of an extent that is online fresh?  Who had reserved what was lost
+ * before a crash is gone.
+ */
+static inline bool
+is_fresh(const RbpDirectory *dir, const RbpEntry *e)
+{
+	RbpSlotState state = rbp_entry_state(e);
+
+	return state == RBP_SLOT_UNUSED || (state == RBP_SLOT_LOST && e->generation != dir->opened);
+}
+
+/*
  * A fresh slot of the partition, taken, and on no list; RBP_NIL if there is
  * none, or none was found yet: then the next call looks further.  Exclusive
  * lock.
@@ -66,8 +78,7 @@ next_fresh(RbpDirectory *dir, uint32_t part)
 		index = part * dir->nlocal + extent;
 		now = rbp_extent_now(dir, extent);
 		if (now > RBP_EXTENT_ONLINE && rbp_state_open(now) &&
-			rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED &&
-			take_fresh(dir, extent))
+			is_fresh(dir, rbp_entry(dir, index)) && take_fresh(dir, extent))
 		{
 			p->taken++;
 			return index;
@@ -198,7 +209,7 @@ rbp_directory_trim(RbpDirectory *dir, int partition, uint16_t database)
 		RbpEvicted	unused = {.n = 0};
 		bool		found;
 
-		rbp_lock_exclusive(&p->lock);
+		rbp_partition_lock(dir, p, true);
 		found = drop_under_limit(dir, (uint32_t) partition, database, &unused);
 		rbp_lock_release(&p->lock);
 		visited = found ? 0 : visited + RBP_CHUNK;
@@ -224,7 +235,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evic
 	int			tries = 0;
 
 	evicted->n = 0;
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 
 	/*
 	 * a page that has a slot, and is to get another, counts under its limit

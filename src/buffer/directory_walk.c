@@ -83,7 +83,7 @@ rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
 	uint32_t	end;
 	bool		done;
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	if (p->swept == bumps)
 	{
 		rbp_lock_release(&p->lock);
@@ -136,10 +136,7 @@ for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
 		start + RBP_CHUNK : dir->nlocal;
 
-		if (exclusive)
-			rbp_lock_exclusive(&p->lock);
-		else
-			rbp_lock_shared(&p->lock);
+		rbp_partition_lock(dir, p, exclusive);
 		dropped += visit_slots(dir, part, start, end, fn, arg);
 		if (end == dir->nlocal)
 			dropped += visit_staged(dir, part, fn, arg);
@@ -162,7 +159,7 @@ visit_page(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
 	RbpLookup	at;
 
-	rbp_fill_lookup(dir, part, index, &at);
+	rbp_fill_lookup(dir, part, index, rbp_page_hash(&page), &at);
 	return rbp_entry_live(dir, part, index) && visit->fn(&page, &at, visit->arg);
 }
 
@@ -206,7 +203,7 @@ rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages)
 		RbpPartition *p = &dir->partitions[part];
 		bool		all_live;
 
-		rbp_lock_shared(&p->lock);
+		rbp_partition_lock(dir, p, false);
 		all_live = p->swept == rbp_directory_bumps(dir) &&
 			rbp_extents_closed(dir->extents) == 0;
 		pages->free += free_slots(dir, p);
@@ -232,7 +229,7 @@ partition_room(RbpDirectory *dir, uint32_t part)
 	uint32_t	room;
 	uint32_t	staged;
 
-	rbp_lock_shared(&p->lock);
+	rbp_partition_lock(dir, p, false);
 	room = free_slots(dir, p);
 	/* those that are staged will want one each */
 	staged = p->lists[RBP_SLOT_STAGED].count;
@@ -284,7 +281,7 @@ rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
 	uint32_t	index;
 	bool		is_there;
 
-	rbp_lock_exclusive(&p->lock);
+	rbp_partition_lock(dir, p, true);
 	index = rbp_entry_find(dir, hash, page);
 	is_there = index != RBP_NIL && rbp_entry_live(dir, part, index);
 	if (is_there)

@@ -22,8 +22,37 @@ rbp_extents_init(RbpExtents *x, void *mem, uint32_t first, uint32_t n)
 	memset(mem, 0, rbp_extents_size(n));
 	x->first = first;
 	x->n = n;
+	rbp_extents_reopen(x, mem);
+}
+
+void
+rbp_extents_reopen(RbpExtents *x, void *mem)
+{
 	x->regions = mem;
-	x->states = (uint8_t *) (x->regions + n);
+	x->states = (uint8_t *) (x->regions + x->n);
+	x->top = x->open = x->draining = x->closed = x->drop_at = 0;
+	for (uint32_t i = 0; i < x->n; i++)
+	{
+		uint8_t    *state = &x->states[i];
+
+		if (*state == RBP_EXTENT_ABSENT)
+			continue;
+		x->top = i + 1;
+		if (*state == RBP_EXTENT_DRAINING)
+			x->draining++;
+		else if (rbp_state_open(*state))
+		{
+			x->open++;
+			if (*state != RBP_EXTENT_FRESH)
+				*state = RBP_EXTENT_TOUCHED;
+		}
+		else
+		{
+			/* also if it is none of the states */
+			*state = RBP_EXTENT_CLOSED;
+			x->closed++;
+		}
+	}
 }
 
 static void

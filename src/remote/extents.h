@@ -106,6 +106,13 @@ extern size_t rbp_extents_size(uint32_t n);
 extern void rbp_extents_init(RbpExtents *x, void *mem, uint32_t first, uint32_t n);
 
 /*
+ * The states and regions are in mem, where a crash has left them, and x is as it was:
+ * make the counts anew.  How many slots can be found by a state is not known any
+ * more: perhaps all, but where none was ever taken.
+ */
+extern void rbp_extents_reopen(RbpExtents *x, void *mem);
+
+/*
  * Each of these does nothing if the extent is not in the state that it starts
  * from.  online: absent, to that state, for the region.  drain: online to
  * draining; undrain: back.  close: online or draining to closed, or to absent

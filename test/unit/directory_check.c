@@ -15,24 +15,60 @@
 #include "directory_check.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 RbpDirectory *
 directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
 {
-	static struct Made
-	{
-		RbpExtents	extents;
-		struct Made *before;
-	}		   *made = NULL;
 	uint32_t	n = max_slots / RBP_EXTENT_PAGES;
-	struct Made *one = malloc(sizeof(struct Made) + rbp_extents_size(n));
+	RbpExtents *extents = mmap(NULL, sizeof(RbpExtents) + rbp_extents_size(n), PROT_READ | PROT_WRITE,
+							   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	if (one == NULL)
+	if (extents == MAP_FAILED)
 		abort();
-	one->before = made;
-	made = one;
-	rbp_extents_init(&one->extents, one + 1, 0, n);
-	return rbp_directory_init(mem, &one->extents, staging_slots, buffers, 0);
+	rbp_extents_init(extents, extents + 1, 0, n);
+	return rbp_directory_init(mem, extents, staging_slots, buffers, 0);
+}
+
+static RbpExtents *
+extents_of(RbpDirectory *dir)
+{
+	return (RbpExtents *) (uintptr_t) dir->extents;
+}
+
+void
+directory_reopen(RbpDirectory *dir, uint32_t buffers)
+{
+	RbpExtents *extents = extents_of(dir);
+
+	rbp_extents_reopen(extents, extents + 1);
+	(void) rbp_directory_reopen(dir, extents, dir->staging_slots, buffers, 0);
+}
+
+size_t
+directory_copy_size(const RbpDirectory *dir)
+{
+	return dir->bytes + sizeof(RbpExtents) + rbp_extents_size(dir->extents->n);
+}
+
+RbpDirectory *
+directory_reopen_copy(const RbpDirectory *dir, void *mem, uint32_t buffers)
+{
+	RbpExtents *extents = (RbpExtents *) ((char *) mem + dir->bytes);
+
+	memcpy(mem, dir, dir->bytes);
+	memcpy(extents, dir->extents, sizeof(RbpExtents));
+	memcpy(extents + 1, dir->extents->regions, rbp_extents_size(dir->extents->n));
+	rbp_extents_reopen(extents, extents + 1);
+	return rbp_directory_reopen(mem, extents, dir->staging_slots, buffers, 0);
+}
+
+void
+directory_build_all(RbpDirectory *dir)
+{
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		rbp_directory_build(dir, part);
 }
 
 void
@@ -50,7 +86,7 @@ directory_counts(RbpDirectory *dir, DirectoryCounts *counts)
 	{
 		RbpPartition *p = &dir->partitions[part];
 
-		rbp_lock_shared(&p->lock);
+		rbp_partition_lock(dir, p, false);
 		counts->small += p->lists[RBP_SLOT_SMALL].count;
 		counts->main += p->lists[RBP_SLOT_MAIN].count;
 		counts->reserved += p->reserved;
@@ -77,12 +113,6 @@ directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		dropped += rbp_directory_visit(dir, part, true, page_is_of, &any);
 	return dropped;
-}
-
-static RbpExtents *
-extents_of(RbpDirectory *dir)
-{
-	return (RbpExtents *) (uintptr_t) dir->extents;
 }
 
 bool
@@ -150,7 +180,7 @@ directory_extent_heat(RbpDirectory *dir, uint32_t extent)
 		uint32_t	index = part * dir->nlocal + extent;
 		const RbpEntry *e = rbp_entry(dir, index);
 
-		rbp_lock_shared(&p->lock);
+		rbp_partition_lock(dir, p, false);
 		if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
 			sum += 1 + rbp_entry_freq(e);
 		rbp_lock_release(&p->lock);
@@ -168,7 +198,7 @@ directory_extent_offline(RbpDirectory *dir, uint32_t extent)
 		RbpPartition *p = &dir->partitions[part];
 		uint32_t	index = part * dir->nlocal + extent;
 
-		rbp_lock_shared(&p->lock);
+		rbp_partition_lock(dir, p, false);
 		live += rbp_entry_queued(rbp_entry(dir, index)) && rbp_entry_live(dir, part, index);
 		rbp_lock_release(&p->lock);
 	}
@@ -221,12 +251,14 @@ check_slots(RbpDirectory *dir, uint32_t part)
 
 	for (uint32_t i = 0; i < dir->nlocal; i++)
 	{
-		RbpSlotState state = rbp_entry_state(rbp_entry(dir,
-													   part * dir->nlocal + i));
+		const RbpEntry *e = rbp_entry(dir, part * dir->nlocal + i);
+		RbpSlotState state = rbp_entry_state(e);
 
 		if (state > RBP_SLOT_LOST || state == RBP_SLOT_STAGED)
 			return "a remote slot's state is impossible";
-		in_state[state]++;
+		/* what was lost before a crash is not reserved any more */
+		if (state != RBP_SLOT_LOST || e->generation == dir->opened)
+			in_state[state]++;
 		if (rbp_extent_now(dir, i) == RBP_EXTENT_ABSENT &&
 			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
 			return "a slot's state does not fit its extent";
@@ -305,7 +337,7 @@ directory_check(RbpDirectory *dir)
 	{
 		RbpPartition *p = &dir->partitions[part];
 
-		rbp_lock_exclusive(&p->lock);
+		rbp_partition_lock(dir, p, true);
 		for (int state = RBP_SLOT_FREE; state < RBP_NUM_LISTS && problem == NULL; state++)
 			problem = check_list(dir, p, (RbpSlotState) state);
 		if (problem == NULL)
@@ -315,4 +347,46 @@ directory_check(RbpDirectory *dir)
 		rbp_lock_release(&p->lock);
 	}
 	return problem;
+}
+
+const char *
+directory_check_sums(RbpDirectory *dir)
+{
+	static int32_t used[RBP_MAX_REGIONS];
+	static int32_t sampled[RBP_MAX_REGIONS];
+	static int32_t pages[RBP_MAX_SPACES];
+	const RbpAccount *accounts = (const RbpAccount *) ((char *) dir + dir->accounts);
+
+	memset(used, 0, sizeof(used));
+	memset(sampled, 0, sizeof(sampled));
+	memset(pages, 0, sizeof(pages));
+	for (uint32_t index = 0; index < dir->max_slots; index++)
+	{
+		const RbpEntry *e = rbp_entry(dir, index);
+		uint16_t	region = rbp_extent_region(dir->extents, index % dir->nlocal);
+
+		if (!rbp_entry_queued(e))
+			continue;
+		used[region]++;
+		pages[rbp_database_of(dir, e->space)]++;
+		if (rbp_hash_sampled(rbp_entry_page_hash(e)))
+			sampled[region] += rbp_entry_freq(e);
+	}
+	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
+	{
+		for (int i = 0; i < RBP_MAX_REGIONS; i++)
+		{
+			used[i] -= accounts[(size_t) stripe * RBP_MAX_REGIONS + i].used;
+			sampled[i] -= accounts[(size_t) stripe * RBP_MAX_REGIONS + i].sampled;
+		}
+		for (int i = 0; i < RBP_MAX_SPACES; i++)
+			pages[i] -= *rbp_database_pages(dir, stripe, (uint16_t) i);
+	}
+	for (int i = 0; i < RBP_MAX_REGIONS; i++)
+		if (used[i] != 0 || sampled[i] != 0)
+			return "an account is wrong";
+	for (int i = 0; i < RBP_MAX_SPACES; i++)
+		if (pages[i] != 0)
+			return "a database's count of pages is wrong";
+	return NULL;
 }

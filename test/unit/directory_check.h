@@ -22,9 +22,19 @@
  */
 extern const char *directory_check(RbpDirectory *dir);
 
-/* rbp_directory_init(), with extents of its own. */
+/* Likewise the accounts and databases' counts of pages, while nobody uses the directory. */
+extern const char *directory_check_sums(RbpDirectory *dir);
+
+/* rbp_directory_init(), with extents of its own, which child processes share. */
 extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 									uint32_t buffers);
+
+/* As after a crash; or a copy of it, in mem, of that size and aligned as for the directory. */
+extern void directory_reopen(RbpDirectory *dir, uint32_t buffers);
+extern size_t directory_copy_size(const RbpDirectory *dir);
+extern RbpDirectory *directory_reopen_copy(const RbpDirectory *dir, void *mem, uint32_t buffers);
+
+extern void directory_build_all(RbpDirectory *dir);
 
 /* The push of the staged page has failed. */
 #define directory_abandon(dir, page, staging_slot, slot) \

@@ -1,0 +1,281 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_setup.c
+ *	  The directory in shared memory: its layout, and what is made anew of the
+ *	  entries after a crash.
+ *
+ * It is set up by the postmaster, before anybody else sees the memory: no locks.
+ * That is work of a fixed size.  After a crash, each partition is built by who
+ * locks it first.
+ *
+ * directory_pages.c explains how this fits together with the other files.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "buffer/directory_entry.h"
+
+#include <string.h>
+
+/* Fill in the constant part. */
+static void
+compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
+			   uint32_t buffers)
+{
+	size_t		nentries = (size_t) max_slots + staging_slots;
+	size_t		at = rbp_align_line(sizeof(RbpDirectory));
+	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
+
+	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
+	RBP_ASSERT(nentries < RBP_NIL);
+
+	dir->max_slots = max_slots;
+	dir->staging_slots = staging_slots;
+	dir->nlocal = nlocal;
+	dir->nbuckets = nlocal < 8 ? 8 : nlocal;
+
+	/* whole cache lines of stamps */
+	dir->nstamps = nlocal / RBP_SLOTS_PER_STAMP +
+		(uint32_t) ((uint64_t) buffers * RBP_STAMPS_PER_BUFFER / RBP_PARTITIONS);
+	dir->nstamps = (dir->nstamps + 15) & ~15u;
+	if (dir->nstamps < RBP_MIN_STAMPS)
+		dir->nstamps = RBP_MIN_STAMPS;
+	dir->ngenerations = max_slots / RBP_FEW_BLOCKS;
+	if (dir->ngenerations < RBP_MIN_GENERATIONS)
+		dir->ngenerations = RBP_MIN_GENERATIONS;
+	dir->nghost_sets = (nlocal + RBP_GHOST_WAYS - 1) / RBP_GHOST_WAYS;
+	dir->ghost_unit = nlocal / 1024 + 1;
+	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
+	if (dir->nstripes < 1)
+		dir->nstripes = 1;
+	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
+		dir->nstripes = RBP_ACCOUNT_STRIPES;
+
+	dir->entries = rbp_layout_place(&at, nentries * sizeof(RbpEntry));
+	dir->prev = rbp_layout_place(&at, nentries * sizeof(uint32_t));
+	dir->buckets = rbp_layout_place(&at, (size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->ghosts = rbp_layout_place(&at, (size_t) dir->nghost_sets * RBP_GHOST_WAYS *
+								   RBP_PARTITIONS * sizeof(uint32_t));
+	dir->stamps = rbp_layout_place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->generations = rbp_layout_place(&at, (size_t) dir->ngenerations * sizeof(uint32_t));
+	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
+	dir->database_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
+	dir->bytes = at;
+}
+
+size_t
+rbp_directory_size(uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
+{
+	static RbpDirectory layout;
+
+	compute_layout(&layout, max_slots, staging_slots, buffers);
+	return layout.bytes;
+}
+
+/*
+ * Fill in the constant part, and all of the partitions but their ghosts' clocks.  built:
+ * their chains and lists are as the entries, which are all zeros, say.
+ */
+static RbpDirectory *
+set_up(void *mem, const RbpExtents *extents, uint32_t staging_slots, uint32_t buffers,
+	   int tranche, bool built)
+{
+	RbpDirectory *dir = mem;
+
+	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
+	compute_layout(dir, RBP_EXTENT_SLOT(extents->n), staging_slots, buffers);
+	dir->extents = extents;
+	dir->states = extents->states;
+
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+	{
+		RbpPartition *p = &dir->partitions[i];
+		uint32_t	ghost_clock = p->ghost_clock;
+
+		memset(p, 0, sizeof(*p));
+		p->ghost_clock = ghost_clock;
+		rbp_lock_init(&p->lock, tranche);
+		p->built = built;
+		for (int j = 0; j < RBP_NUM_LISTS; j++)
+			p->lists[j].head = p->lists[j].tail = RBP_NIL;
+	}
+	return dir;
+}
+
+RbpDirectory *
+rbp_directory_init(void *mem, const RbpExtents *extents, uint32_t staging_slots,
+				   uint32_t buffers, int tranche)
+{
+	return set_up(mem, extents, staging_slots, buffers, tranche, true);
+}
+
+/*
+ * ---- after a crash --------------------------------------------------------------
+ */
+
+RbpDirectory *
+rbp_directory_reopen(void *mem, const RbpExtents *extents, uint32_t staging_slots,
+					 uint32_t buffers, int tranche)
+{
+	RbpDirectory *dir = set_up(mem, extents, staging_slots, buffers, tranche, false);
+
+	dir->opened++;
+	dir->has_image = false;
+	dir->npolicies = 0;
+	dir->keep_max = 0;
+	dir->kept = 0;
+	memset(dir->policies, 0, sizeof(dir->policies));
+	memset(dir->limits, 0, sizeof(dir->limits));
+	/* one that is out of range would lead out of the counts of pages */
+	for (int i = 0; i < RBP_MAX_SPACES; i++)
+		if (dir->databases[i] > RBP_MAX_SPACES)
+			dir->databases[i] = 0;
+	memset(rbp_entry(dir, dir->max_slots), 0, staging_slots * sizeof(RbpEntry));
+	/* the accounts, and databases' counts of pages */
+	memset((char *) dir + dir->accounts, 0, dir->bytes - dir->accounts);
+	return dir;
+}
+
+/*
+ * Is this the entry of a page, which is the partition's, and equals the disk?  What
+ * does not look like that was overwritten by the process that crashed.
+ */
+static bool
+stays(const RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	const RbpEntry *e = rbp_entry(dir, index);
+
+	return rbp_entry_queued(e) && e->space < RBP_MAX_SPACES &&
+		rbp_hash_partition(rbp_entry_page_hash(e)) == part &&
+		rbp_entry_live(dir, part, index);
+}
+
+/*
+ * ---- from an image --------------------------------------------------------------
+ */
+
+static RbpEntriesLoad load_entries = NULL;
+
+void
+rbp_directory_init_locks(RbpDirectory *dir, int tranche)
+{
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+		rbp_lock_init(&dir->partitions[i].lock, tranche);
+}
+
+int
+rbp_directory_pieces(RbpDirectory *dir, RbpPiece *pieces)
+{
+	pieces[0] = (RbpPiece)
+	{
+		rbp_array(dir, dir->generations), dir->ngenerations * sizeof(uint32_t)
+	};
+	pieces[1] = (RbpPiece)
+	{
+		dir->databases, sizeof(dir->databases)
+	};
+	return RBP_DIRECTORY_PIECES;
+}
+
+RbpPiece
+rbp_directory_entries(RbpDirectory *dir, int partition)
+{
+	return (RbpPiece)
+	{
+		rbp_entry(dir, (uint32_t) partition * dir->nlocal), dir->extents->top * sizeof(RbpEntry)
+	};
+}
+
+void
+rbp_directory_load_by(RbpDirectory *dir, RbpEntriesLoad load)
+{
+	load_entries = load;
+	dir->has_image = true;
+	memset(dir->unread, true, sizeof(dir->unread));
+}
+
+/*
+ * Load the partition's entries: only pages; a slot that somebody had reserved is nobody's
+ * now.  If that was begun before a crash, there are none.  Exclusive lock.
+ */
+static void
+load(RbpDirectory *dir, uint32_t part)
+{
+	RbpEntry   *entries = rbp_entry(dir, part * dir->nlocal);
+	size_t		n = dir->has_image ? load_entries((int) part, entries) / sizeof(RbpEntry) : 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!rbp_entry_queued(&entries[i]))
+			memset(&entries[i], 0, sizeof(RbpEntry));
+	if (n == 0)
+		memset(entries, 0, dir->extents->top * sizeof(RbpEntry));
+	dir->unread[part] = false;
+}
+
+/*
+ * Make the partition's chains, lists and counts of its entries.  Pages keep their
+ * queue and their access counts; in a queue they are in the order of their
+ * extents.  No policy is set, so none is kept.  All other slots are fresh.  Exclusive
+ * lock.
+ */
+static void
+build(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
+
+	memset(rbp_array(dir, dir->buckets) + (size_t) part * dir->nbuckets, 0,
+		   dir->nbuckets * sizeof(uint32_t));
+	if (dir->unread[part])
+		load(dir, part);
+	/* before generations are looked at, as for a sweep */
+	p->swept = rbp_directory_bumps(dir);
+	for (uint32_t extent = 0; extent < top; extent++)
+	{
+		uint32_t	index = part * dir->nlocal + extent;
+		RbpEntry   *e = rbp_entry(dir, index);
+		RbpSlotState queue = RBP_SLOT_MAIN;
+		uint64_t	hash;
+
+		if (!rbp_extent_touched(dir, extent))
+			continue;
+		if (!stays(dir, part, index))
+		{
+			rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
+			continue;
+		}
+		if (rbp_entry_state(e) == RBP_SLOT_SMALL)
+			queue = RBP_SLOT_SMALL;
+		hash = rbp_entry_page_hash(e);
+		rbp_chain_link(dir, hash, index);
+		rbp_list_push(dir, p, queue, rbp_entry_freq(e), index);
+		rbp_account_add(dir, part, index, hash, 1, rbp_entry_freq(e));
+		p->taken++;
+	}
+	p->built = true;
+}
+
+void
+rbp_partition_build(RbpDirectory *dir, RbpPartition *p, bool exclusive)
+{
+	if (!exclusive)
+	{
+		rbp_lock_release(&p->lock);
+		rbp_lock_exclusive(&p->lock);
+	}
+	if (!p->built)
+		build(dir, (uint32_t) (p - dir->partitions));
+	if (!exclusive)
+	{
+		rbp_lock_release(&p->lock);
+		rbp_lock_shared(&p->lock);
+	}
+}
+
+void
+rbp_directory_build(RbpDirectory *dir, int partition)
+{
+	RbpPartition *p = &dir->partitions[partition];
+
+	rbp_partition_lock(dir, p, false);
+	rbp_lock_release(&p->lock);
+}
