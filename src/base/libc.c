@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * libc.c
- *	  The original libc functions of the file calls that are wrapped.
+ *	  The original libc functions of the calls that are wrapped.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * libc.h
- *	  The original libc functions of the file calls that are wrapped.
+ *	  The original libc functions of the calls that are wrapped.
  *
  * Wrappers call the original functions through rbp_libc: a plain call would
  * recurse into the wrapper.
@@ -43,6 +43,11 @@ typedef struct RbpLibc
 	int			(*posix_fadvise) (int fd, off_t offset, off_t len, int advice);
 	ssize_t		(*copy_file_range) (int in, off_t *off_in, int out,
 									off_t *off_out, size_t len, unsigned flags);
+	int			(*fsync) (int fd);
+	int			(*fdatasync) (int fd);
+	int			(*sync_file_range) (int fd, off_t offset, off_t len, unsigned flags);
+	int			(*syncfs) (int fd);
+	pid_t		(*waitpid) (pid_t pid, int *status, int options);
 	int			(*epoll_wait) (int fd, struct epoll_event *events, int max,
 							   int timeout);
 } RbpLibc;

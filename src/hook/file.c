@@ -43,6 +43,11 @@
  * is for a page that was read in between: the server's own locking should not
  * allow such a read, but we do not rely on that.
  *
+ * After a call that makes the kernel write has failed, a file may hold less
+ * than was written to it: the kernel tells that once, drops what it could not
+ * write, and then reads the disk.  It does not tell of which files, so all of the
+ * tier's pages are dropped, before the server learns of it.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -50,6 +55,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "catalog/pg_tablespace_d.h"
@@ -60,6 +66,7 @@
 #include "advice/advice.h"
 #include "base/compat.h"
 #include "base/geometry.h"
+#include "base/kept.h"
 #include "base/libc.h"
 #include "base/page_cache.h"
 #include "base/relfile.h"
@@ -225,6 +232,13 @@ relation_fd(int fd)
 	if ((unsigned) fd >= MAX_FDS || !fds[fd].is_relation)
 		return NULL;
 	return &fds[fd];
+}
+
+/* Larger descriptors are not known. */
+static inline bool
+may_be_relation(int fd)
+{
+	return (unsigned) fd >= MAX_FDS || fds[fd].is_relation;
 }
 
 /*
@@ -430,9 +444,59 @@ wrap_open(const char *path, int flags,...)
 	return fd;
 }
 
+/*
+ * Pass on the result of a call that makes the kernel write what fd is open on, or
+ * waits for that.  Directories count, too: they stand for files that come and go and,
+ * for syncfs(), for a file system.  Not so errors that tell that the kernel has not tried
+ * to write: the call was interrupted, or is not supported, as for directories by some
+ * file systems, which the server ignores.
+ */
+static int
+sync_result(int result, int fd, bool is_relation, const char *call)
+{
+	int			save_errno = errno;
+	struct stat st;
+
+	if (likely(result == 0) || errno == EINTR || errno == EBADF || errno == ENOSYS)
+		return result;
+	if (is_relation ||
+		(errno != EINVAL && rbp_libc.fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)))
+		rbp_tier_sync_failed(call);
+	errno = save_errno;
+	return result;
+}
+
+static int
+wrap_fsync(int fd)
+{
+	return sync_result(rbp_libc.fsync(fd), fd, may_be_relation(fd), "fsync");
+}
+
+static int
+wrap_fdatasync(int fd)
+{
+	return sync_result(rbp_libc.fdatasync(fd), fd, may_be_relation(fd), "fdatasync");
+}
+
+static int
+wrap_sync_file_range(int fd, off_t offset, off_t len, unsigned flags)
+{
+	return sync_result(rbp_libc.sync_file_range(fd, offset, len, flags), fd,
+					   may_be_relation(fd), "sync_file_range");
+}
+
+static int
+wrap_syncfs(int fd)
+{
+	return sync_result(rbp_libc.syncfs(fd), fd, may_be_relation(fd), "syncfs");
+}
+
+/* A directory has nothing that close() would write. */
 static pg_attribute_hot int
 wrap_close(int fd)
 {
+	bool		is_relation = may_be_relation(fd);
+
 	if ((unsigned) fd < MAX_FDS)
 	{
 		FdInfo	   *info = &fds[fd];
@@ -444,7 +508,7 @@ wrap_close(int fd)
 			info->spill = NULL;
 		}
 	}
-	return rbp_libc.close(fd);
+	return sync_result(rbp_libc.close(fd), -1, is_relation, "close");
 }
 
 /* Read pages into shared buffers, and let the advice see it, tier or not. */
@@ -746,6 +810,32 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);
 }
 
+/*
+ * A child of the postmaster that was ended by a signal of a fault of its own may have
+ * written anywhere into shared memory before.  Some servers call this in a signal handler.
+ */
+static pid_t
+wrap_waitpid(pid_t pid, int *status, int options)
+{
+	pid_t		child = rbp_libc.waitpid(pid, status, options);
+
+	if (child <= 0 || !IsPostmasterEnvironment || MyProcPid != PostmasterPid ||
+		status == NULL || !WIFSIGNALED(*status))
+		return child;
+	switch (WTERMSIG(*status))
+	{
+		case SIGSEGV:
+		case SIGBUS:
+		case SIGILL:
+		case SIGFPE:
+		case SIGABRT:
+		case SIGTRAP:
+		case SIGSYS:
+			rbp_kept_discard("a process of the server may have overwritten it before it crashed");
+	}
+	return child;
+}
+
 static int
 wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
 {
@@ -779,6 +869,11 @@ rbp_hook_install(void (*on_io_worker_wait) (void))
 		.rename = wrap_rename,
 		.posix_fadvise = wrap_posix_fadvise,
 		.copy_file_range = wrap_copy_file_range,
+		.fsync = wrap_fsync,
+		.fdatasync = wrap_fdatasync,
+		.sync_file_range = wrap_sync_file_range,
+		.syncfs = wrap_syncfs,
+		.waitpid = wrap_waitpid,
 		.epoll_wait = RBP_COMPAT_HAS_IO_WORKERS ? wrap_epoll_wait : NULL,
 	};
 

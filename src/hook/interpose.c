@@ -53,8 +53,8 @@ typedef ElfW(Sym) ElfSym;
 
 typedef enum Need
 {
-	REQUIRED,					/* every server version calls it */
-	OPTIONAL,					/* only some server versions call it */
+	REQUIRED,					/* every server calls it */
+	OPTIONAL,					/* only some servers call it */
 	OLD_NAME					/* what a server that was built with a glibc
 								 * before 2.33 calls instead of the one above */
 } Need;
@@ -94,6 +94,11 @@ static Call calls[] = {
 	CALL(rename, REQUIRED, NULL),
 	CALL(posix_fadvise, REQUIRED, "posix_fadvise64"),
 	CALL(copy_file_range, OPTIONAL, NULL),
+	CALL(fsync, REQUIRED, NULL),
+	CALL(fdatasync, OPTIONAL, NULL),
+	CALL(sync_file_range, OPTIONAL, NULL),
+	CALL(syncfs, OPTIONAL, NULL),
+	CALL(waitpid, REQUIRED, NULL),
 	CALL(epoll_wait, OPTIONAL, NULL),
 };
 
