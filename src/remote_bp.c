@@ -19,6 +19,8 @@
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
+#include "base/kept.h"
+#include "base/layout.h"
 #include "base/page_cache.h"
 #include "base/process.h"
 #include "base/stats.h"
@@ -60,7 +62,7 @@ remote_shmem_size(void)
 }
 
 static void
-remote_shmem_init(void *mem)
+remote_shmem_open(void *mem, bool found)
 {
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {
 		[RBP_POOL_BUFFER] = &rbp_tier_pool_ops,
@@ -69,7 +71,7 @@ remote_shmem_init(void *mem)
 	uint32		extents[RBP_POOLS];
 
 	max_extents(extents);
-	rbp_remote_shmem_init(mem, extents, ops);
+	rbp_remote_shmem_open(mem, found, extents, ops);
 }
 
 /*
@@ -78,21 +80,23 @@ remote_shmem_init(void *mem)
 
 /*
  * Modules with data in shared memory.  The init function of each may use the
- * modules above it.
+ * modules above it.  It is called once for each start, and after each crash of a
+ * backend, with zeroed memory.  A module that has an open function instead is in memory
+ * that is kept over a crash: found says that it is as the crash has left it.
  */
 static const struct
 {
 	const char *name;
 	Size		(*size) (void);
-	void		(*init) (void *mem);	/* mem is at a cache line; called once
-										 * for each start, and after each
-										 * crash of a backend */
+	void		(*init) (void *mem);	/* mem is at a cache line */
+	void		(*open) (void *mem, bool found);
 }			modules[] = {
 	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
 	{"remote_bp workers", rbp_workers_shmem_size, rbp_workers_shmem_init},
 	{"remote_bp choice", rbp_choice_shmem_size, rbp_choice_shmem_init},
-	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
+	{"remote_bp remote memory", remote_shmem_size, NULL, remote_shmem_open},
 	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
+	{"remote_bp directory", rbp_tier_directory_size, NULL, rbp_tier_directory_open},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, rbp_spill_shmem_init},
 	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
@@ -100,6 +104,13 @@ static const struct
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
 	{"remote_bp statements", rbp_statements_shmem_size, rbp_statements_shmem_init},
 };
+
+/* Does the module's memory outlive a crash? */
+static bool
+is_kept(int module)
+{
+	return modules[module].open != NULL && rbp_guc_warm_restart != RBP_WARM_RESTART_OFF;
+}
 
 /*
  * Duties of the pusher.  rbp_remote_report comes before rbp_remote_probe, so
@@ -122,7 +133,8 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	for (int i = 0; i < lengthof(modules); i++)
-		RequestAddinShmemSpace(add_size(modules[i].size(), PG_CACHE_LINE_SIZE));
+		if (!is_kept(i))
+			RequestAddinShmemSpace(add_size(modules[i].size(), PG_CACHE_LINE_SIZE));
 }
 
 /*
@@ -179,11 +191,13 @@ io_worker_waits(void)
 
 /*
  * Make the wrappers pass all calls to libc, since shared memory is about to be
- * detached: the postmaster unlinks its files even after that.
+ * detached: the postmaster unlinks its files even after that.  Before that, note what
+ * is in the tier.
  */
 static void
 stand_down(int code, Datum arg)
 {
+	rbp_tier_image_write(code);
 	rbp_spill_stand_down();
 	rbp_tier_stand_down();
 	rbp_advice_stand_down();
@@ -205,24 +219,69 @@ log_start(void)
 						RBP_VERSION, rbp_guc_broker, rbp_guc_tier_size_wanted(), rbp_guc_temp_tier_size)));
 }
 
+/* The memory of all modules that are kept, in turn; NULL if there are none. */
+static char *
+kept_memory(bool *found)
+{
+	const char *why = NULL;
+	Size		size = 0;
+	void	   *mem = NULL;
+
+	*found = false;
+	for (int i = 0; i < lengthof(modules); i++)
+		if (is_kept(i))
+			size = add_size(size, add_size(modules[i].size(), PG_CACHE_LINE_SIZE));
+	if (size > 0)
+		mem = rbp_kept_memory(size, found, &why);
+	if (why != NULL)
+	{
+		ereport(LOG,
+				(errmsg("remote_bp: what was kept over the crash is discarded: %s", why)));
+		rbp_stats_error("what was kept over the crash is discarded: %s", why);
+	}
+	return mem;
+}
+
 static void
 startup_shmem(void)
 {
+	static bool started = false;
+	static void *mems[lengthof(modules)];
+	char	   *kept = NULL;
+	bool		found_kept = false;
+
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	for (int i = 0; i < lengthof(modules); i++)
 	{
-		bool		found;
+		bool		found = false;
+		void	   *mem;
 
-		modules[i].init(ShmemInitStruct(modules[i].name, modules[i].size(), &found));
+		/* the statistics, which are the first, take the reason of a discard */
+		if (is_kept(i) && kept == NULL)
+			kept = kept_memory(&found_kept);
+		mem = is_kept(i) ?
+			rbp_layout_take(&kept, modules[i].size(), PG_CACHE_LINE_SIZE) :
+			ShmemInitStruct(modules[i].name, modules[i].size(), &found);
 
 		/*
 		 * Only the postmaster comes here, at the start and after each crash
 		 * of a backend, with new shared memory: there is no EXEC_BACKEND.
 		 */
 		Assert(!found);
+		mems[i] = mem;
+		if (modules[i].open != NULL)
+			modules[i].open(mem, is_kept(i) && found_kept);
+		else
+			modules[i].init(mem);
 	}
+	/* a start that finds an image goes on as after a crash */
+	if (!started && rbp_tier_image_read())
+		for (int i = 0; i < lengthof(modules); i++)
+			if (is_kept(i))
+				modules[i].open(mems[i], true);
+	started = true;
 	LWLockRelease(AddinShmemInitLock);
 	rbp_wait_init();
 	on_shmem_exit(stand_down, (Datum) 0);

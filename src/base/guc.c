@@ -31,6 +31,7 @@ int			rbp_guc_keep_time;
 bool		rbp_guc_compare_with_disk;
 int			rbp_guc_read_from;
 int			rbp_guc_use_tier;
+int			rbp_guc_warm_restart;
 int			rbp_guc_policy_interval;
 char	   *rbp_guc_exclude_tablespaces;
 int			rbp_guc_read_ahead;
@@ -76,6 +77,13 @@ static const struct config_enum_entry read_from_choices[] = {
 	{"file", RBP_READ_FILE, false},
 	/* for tests and benchmarks */
 	{"cache", RBP_READ_CACHE, true},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry warm_restart_choices[] = {
+	{"on", RBP_WARM_RESTART_ON, false},
+	{"crash", RBP_WARM_RESTART_CRASH, false},
+	{"off", RBP_WARM_RESTART_OFF, false},
 	{NULL, 0, false}
 };
 
@@ -434,6 +442,13 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 &rbp_guc_read_from,
 							 RBP_READ_AUTO, read_from_choices,
 							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.warm_restart",
+							 "Keeps what donors have over a clean restart, and the crash of a backend.",
+							 "\"crash\" keeps it over the crash of a backend only.",
+							 &rbp_guc_warm_restart,
+							 RBP_WARM_RESTART_ON, warm_restart_choices,
+							 PGC_POSTMASTER, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.use_tier",
 							 "Uses the tier for the pages that the session reads.",

@@ -20,6 +20,16 @@ extern int	rbp_guc_lease_ttl;	/* ms */
 extern int	rbp_guc_keep_time;	/* s */
 extern bool rbp_guc_compare_with_disk;
 
+/* remote_bp.warm_restart: what the directory of the tier's pages outlives */
+typedef enum RbpWarmRestart
+{
+	RBP_WARM_RESTART_OFF,
+	RBP_WARM_RESTART_CRASH,		/* the crash of a backend */
+	RBP_WARM_RESTART_ON			/* that, and a clean restart of the server */
+} RbpWarmRestart;
+
+extern int	rbp_guc_warm_restart;	/* postmaster */
+
 /* remote_bp.use_tier */
 typedef enum RbpUseTier
 {

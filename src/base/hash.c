@@ -18,6 +18,12 @@ rbp_hash_page_generic(const void *page)
 	return XXH3_64bits(page, RBP_HASH_BYTES);
 }
 
+uint64_t
+rbp_hash_bytes(const void *bytes, size_t n)
+{
+	return XXH3_64bits(bytes, n);
+}
+
 void
 rbp_hash_init(void)
 {

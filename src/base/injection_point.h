@@ -32,10 +32,12 @@
  *	prefetch-old-generation	12: the same, but only after the generation has
  *						moved
  *
- * One point breaks no rule:
+ * Two points break no rule:
  *
  *	mix-spill			each temporary block goes to a file or to a donor at
  *						random
+ *	kill-changing		the lease worker is killed when it begins to change the
+ *						regions
  *
  *-------------------------------------------------------------------------
  */

@@ -40,4 +40,11 @@ rbp_layout_take(char **arena, size_t size, size_t align)
 	return piece;
 }
 
+/* A piece of memory, for what handles it as bytes */
+typedef struct RbpPiece
+{
+	void	   *mem;
+	size_t		bytes;
+} RbpPiece;
+
 #endif							/* RBP_LAYOUT_H */

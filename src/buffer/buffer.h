@@ -24,6 +24,31 @@
 #include "buffer/page.h"
 #include "remote/remote.h"
 
+/*
+ * Two modules: the directory and what belongs to it, which are kept over a crash (found:
+ * mem is as it has left it, see base/kept.h); and the rest.
+ */
+extern Size rbp_tier_directory_size(void);
+extern void rbp_tier_directory_open(void *mem, bool found);
+
+/*
+ * ---- image.c ----------------------------------------------------------------
+ */
+
+/*
+ * For the postmaster, when it exits with that code and all of its children have ended: write
+ * an image of what is kept, unless the server was not stopped cleanly.  Takes three
+ * seconds at most.
+ */
+extern void rbp_tier_image_write(int code);
+
+/*
+ * For the postmaster, at the first start, when all modules have been opened: if the last stop has left an
+ * image that fits, read its tables into kept memory, and return true; the caller then
+ * opens the kept modules again, as after a crash.
+ */
+extern bool rbp_tier_image_read(void);
+
 extern Size rbp_tier_shmem_size(void);
 extern void rbp_tier_shmem_init(void *mem);
 extern uint32 rbp_tier_max_extents(void);
@@ -174,6 +199,13 @@ extern void rbp_tier_allocate(const RbpRelFile *file, off_t offset, off_t len);
  * known which one: turn the tier off until the server restarts.
  */
 extern void rbp_tier_lost_track(const char *why);
+
+/*
+ * Some relation files may have lost what was written to them, since this libc call
+ * failed: void all entries and claims.  Any process, with a PGPROC or not; changes
+ * errno.
+ */
+extern void rbp_tier_sync_failed(const char *call);
 
 /*
  * The server announces that it will read these blocks, of one segment.  Are

@@ -12,9 +12,11 @@
 
 #include <sys/uio.h>
 
+#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/block.h"
 
+#include "base/kept.h"
 #include "base/relfile.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
@@ -28,11 +30,13 @@
  */
 #define RBP_IO_ALIGN		4096
 
-/* All zeros at first, unless said otherwise */
+/* Kept over a crash.  All zeros at first, unless said otherwise. */
 typedef struct RbpTierShared
 {
 	pg_atomic_uint32 in_use;	/* has had memory: writes must be recorded */
 	pg_atomic_uint32 lost_track;	/* off until restart: a change was missed */
+	pg_atomic_uint32 consistent;	/* the server is, in this life: pages may
+									 * be served */
 
 	/* residency.c */
 	pg_atomic_uint32 nexcluded;
@@ -52,6 +56,17 @@ extern RbpStaging *rbp_staging;
 
 /* Has the tier ever had memory, so that writes must be recorded? */
 extern bool rbp_tier_records_writes(void);
+
+/*
+ * A relation file is about to change.  If it is not going to be synced, nobody knows
+ * after a crash what the disk has.
+ */
+static inline void
+rbp_tier_note_fsync(void)
+{
+	if (unlikely(!enableFsync))
+		rbp_kept_discard("a relation file was written with fsync off");
+}
 
 /* The tier has got memory.  From now on, writes must be recorded. */
 extern void rbp_tier_came_online(void);
@@ -142,6 +157,16 @@ extern bool rbp_capture_victim(const char *frame, const RbpPageRef *page);
  */
 extern RbpStageResult rbp_stage_publish(uint32 slot, const RbpPageRef *page,
 										const RbpVersion *version);
+
+/*
+ * ---- image.c ------------------------------------------------------------------
+ */
+
+/* The directory is open: if there is an image of it, have its entries loaded from there. */
+extern void rbp_tier_image_load(void);
+
+/* All of them are: the file is not needed any more. */
+extern void rbp_tier_image_loaded(void);
 
 /*
  * ---- the pusher ----------------------------------------------------------------

@@ -230,6 +230,23 @@ do_duties(void)
 	return next;
 }
 
+/*
+ * What was kept is built by whoever needs it, partition by partition, and the rest of it here.
+ * Returns whether there is more to do.
+ */
+static bool
+build_some(void)
+{
+	static int	partition = 0;
+
+	if (partition == RBP_PARTITIONS)
+		return false;
+	rbp_directory_build(rbp_dir, partition++);
+	if (partition == RBP_PARTITIONS)
+		rbp_tier_image_loaded();
+	return true;
+}
+
 void
 rbp_pusher_main(Datum arg)
 {
@@ -264,7 +281,7 @@ rbp_pusher_main(Datum arg)
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
-		if (sweep_some())
+		if (build_some() || sweep_some())
 			continue;
 
 		/*

@@ -18,15 +18,19 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
+#include "access/xlogrecovery.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/pg_shmem.h"
 #include "storage/proc.h"
 
+#include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/injection_point.h"
+#include "base/kept.h"
 #include "base/layout.h"
 #include "base/lock.h"
 #include "base/relfile.h"
@@ -38,7 +42,11 @@
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/staging.h"
+#include "common/clock.h"
 #include "remote/remote.h"
+
+#define SYNC_REPORT_NS	INT64CONST(60000000000) /* between reports of failed
+												 * syncs */
 
 StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 				 "remote_bp is made for 8 KiB blocks");
@@ -74,16 +82,47 @@ rbp_tier_max_extents(void)
 	return max_slots() / RBP_EXTENT_PAGES;
 }
 
-/* Each structure begins at a cache line, the staging region at a page. */
+/* What is kept over a crash: the state of the tier, the spaces, and the directory */
+Size
+rbp_tier_directory_size(void)
+{
+	return add_size(rbp_align_line(sizeof(RbpTierShared)),
+					rbp_directory_size(max_slots(), staging_slots(), NBuffers));
+}
+
+void
+rbp_tier_directory_open(void *mem, bool found)
+{
+	RbpTierShared *sh = mem;
+	void	   *dir = (char *) mem + rbp_align_line(sizeof(RbpTierShared));
+
+	/* all of it is zero at first but for this */
+	pg_atomic_init_u32(&sh->wake_depth, PG_UINT32_MAX);
+	pg_atomic_init_u32(&sh->consistent, 0);
+	rbp_dir = (found ? rbp_directory_reopen : rbp_directory_init)
+		(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
+		 rbp_lock_tranche("RemoteBpPartition"));
+	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
+	rbp_tier_shared = sh;
+	rbp_tier_image_load();
+}
+
+/* Claims of frames and staging; the staging region begins at a page. */
 Size
 rbp_tier_shmem_size(void)
 {
-	Size		size = MAXALIGN(sizeof(RbpTierShared));
+	return add_size(add_size(mul_size(sizeof(RbpShadow), NBuffers), rbp_staging_size(staging_slots())),
+					PG_CACHE_LINE_SIZE + RBP_IO_ALIGN);
+}
 
-	size = add_size(size, mul_size(sizeof(RbpShadow), NBuffers));
-	size = add_size(size, rbp_directory_size(max_slots(), staging_slots(), NBuffers));
-	size = add_size(size, rbp_staging_size(staging_slots()));
-	return add_size(size, 4 * PG_CACHE_LINE_SIZE + RBP_IO_ALIGN);
+void
+rbp_tier_shmem_init(void *mem)
+{
+	char	   *arena = mem;
+
+	rbp_shadows = rbp_layout_take(&arena, sizeof(RbpShadow) * NBuffers, PG_CACHE_LINE_SIZE);
+	rbp_staging = rbp_staging_init(rbp_layout_take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN),
+								   staging_slots());
 }
 
 /*
@@ -96,28 +135,6 @@ rbp_tier_came_online(void)
 	pg_atomic_write_u32(&rbp_tier_shared->in_use, 1);
 	/* there may be room now for pages that should be kept */
 	rbp_residency_changed(InvalidOid);
-}
-
-void
-rbp_tier_shmem_init(void *mem)
-{
-	char	   *arena = mem;
-	uint32		slots = max_slots();
-	RbpTierShared *sh = rbp_layout_take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
-	RbpShadow  *sd = rbp_layout_take(&arena, sizeof(RbpShadow) * NBuffers,
-									 PG_CACHE_LINE_SIZE);
-	void	   *dir = rbp_layout_take(&arena, rbp_directory_size(slots, staging_slots(), NBuffers),
-									  PG_CACHE_LINE_SIZE);
-	void	   *staging = rbp_layout_take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN);
-
-	/* all of it is zero but for this */
-	pg_atomic_init_u32(&sh->wake_depth, PG_UINT32_MAX);
-	rbp_dir = rbp_directory_init(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
-								 rbp_lock_tranche("RemoteBpPartition"));
-	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
-	rbp_staging = rbp_staging_init(staging, staging_slots());
-	rbp_shadows = sd;
-	rbp_tier_shared = sh;
 }
 
 void
@@ -157,10 +174,35 @@ rbp_tier_lost_track(const char *why)
 {
 	if (!has_shmem() || pg_atomic_exchange_u32(&rbp_tier_shared->lost_track, 1) != 0)
 		return;
+	rbp_kept_discard(why);
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();
 	ereport(LOG,
 			(errmsg("remote_bp is off until the server restarts: %s", why)));
+	RESUME_INTERRUPTS();
+}
+
+/* The server reports each failure, so once a minute is enough here. */
+void
+rbp_tier_sync_failed(const char *call)
+{
+	static int64 next_report = 0;
+
+	/*
+	 * first: pages that the page cache has, from now on, may be newer than
+	 * the disk
+	 */
+	rbp_kept_discard("a sync of relation files failed");
+	if (!rbp_tier_records_writes())
+		return;
+	/* claims of frames have a generation, too */
+	rbp_directory_bump_all(rbp_dir);
+	if (rbp_now_ns() < next_report)
+		return;
+	next_report = rbp_now_ns() + SYNC_REPORT_NS;
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("remote_bp: all pages of the tier are dropped, since %s failed for a relation file or directory", call)));
 	RESUME_INTERRUPTS();
 }
 
@@ -177,10 +219,33 @@ rbp_tier_unusable_reason(char *buf, Size len)
 	return true;
 }
 
+/*
+ * Redo reads the disk: a page that is newer than it would make redo skip a record, and the
+ * page be lost.  So before the server is consistent the process that redoes, and those
+ * that may read for it, are not served.  All others read pages only when it is.
+ */
+static bool
+is_consistent(void)
+{
+	static bool noted = false;
+
+	if (likely(noted))
+		return true;
+	if (AmStartupProcess())
+		noted = reachedConsistency;
+	else
+		noted = !rbp_compat_is_io_worker() || !RecoveryInProgress() ||
+			pg_atomic_read_u32(&rbp_tier_shared->consistent) != 0;
+	/* the checkpointer and the background writer run during recovery, too */
+	if (noted && rbp_tier_write_evicts())
+		pg_atomic_write_u32(&rbp_tier_shared->consistent, 1);
+	return noted;
+}
+
 bool
 rbp_tier_usable(int64 now)
 {
-	return rbp_guc_enabled && rbp_guc_use_tier != RBP_USE_TIER_OFF &&
+	return is_consistent() && rbp_guc_enabled && rbp_guc_use_tier != RBP_USE_TIER_OFF &&
 		rbp_remote_usable(RBP_POOL_BUFFER, now) &&
 		pg_atomic_read_u32(&rbp_tier_shared->lost_track) == 0;
 }
@@ -206,6 +271,7 @@ rbp_tier_invalidate(const RbpRelFile *file, BlockNumber block, BlockNumber nbloc
 {
 	RbpPageId	page = {.rel = file->rel,.fork = file->fork};
 
+	rbp_tier_note_fsync();
 	if (!rbp_tier_records_writes())
 		return;
 	page.space = rbp_space_find(file->spc, file->db);

@@ -235,6 +235,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	bool		whole = offset % BLCKSZ == 0;
 	ssize_t		total = 0;
 
+	rbp_tier_note_fsync();
 	if (!rbp_tier_records_writes())
 		return rbp_libc_writev(fd, iov, iovcnt, offset);
 

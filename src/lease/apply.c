@@ -136,6 +136,8 @@ rbp_lease_stop_use(RbpHeldLease *h)
 {
 	rbp_remote_clear_lease(h->pool);
 	h->in_use = false;
+	h->lapsed = false;
+	h->changes_secret = false;
 	h->recheck = false;
 	h->draining = 0;
 	h->has_drained = false;
@@ -413,25 +415,22 @@ log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 
 /*
  * A donor that was restarted has lost the content of its regions, and the broker may
- * have granted them again under the same numbers, as regions that it has taken.  So
- * set the lease without these, which takes them out of use; the caller sets it with
- * them.
+ * have granted them again under the same numbers, as regions that it has taken.  Those
+ * that have not lost it: palloc'ed, and how many.
  */
-static void
-drop_lost_content(RbpHeldLease *h, const RbpLease *fresh, RbpLeaseTerms terms)
+static RbpRegionGrant *
+with_content(const RbpHeldLease *h, const RbpLease *fresh, int *n)
 {
 	RbpRegionGrant *kept = palloc(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
 	bool		lapsed = has_lapsed(h);
 
-	terms.nregions = 0;
+	*n = 0;
 	for (int i = 0; i < fresh->nregions; i++)
 	{
 		if (!rbp_lease_lost_content(h->lease, fresh, &fresh->regions[i], lapsed))
-			kept[terms.nregions++] = fresh->regions[i];
+			kept[(*n)++] = fresh->regions[i];
 	}
-	terms.regions = kept;
-	if (terms.nregions < fresh->nregions)
-		(void) rbp_remote_set_lease(h->pool, &terms);
+	return kept;
 }
 
 /*
@@ -452,6 +451,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 		.donors = fresh->donors,.ndonors = fresh->ndonors,
 		.regions = fresh->regions,.nregions = fresh->nregions
 	};
+	RbpLeaseTerms content = terms;
 	RbpBrokerAccess access;
 	int			unused;
 
@@ -466,7 +466,9 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	rbp_lease_resolve_donors(fresh);
 	if (h->in_use && !has_lapsed(h))
 		rbp_lease_keep_revs(fresh, known);
-	unchanged = h->in_use && !h->recheck &&
+	if (h->in_use)
+		content.regions = with_content(h, fresh, &content.nregions);
+	unchanged = h->in_use && !h->recheck && content.nregions == fresh->nregions &&
 		rbp_lease_same_regions(known, fresh);
 
 	if (!unchanged)
@@ -474,8 +476,12 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
-	if (h->in_use)
-		drop_lost_content(h, fresh, terms);
+	/*
+	 * without regions that have lost their content, which takes them out of
+	 * use
+	 */
+	if (h->in_use && content.nregions < fresh->nregions)
+		(void) rbp_remote_set_lease(h->pool, &content);
 
 	/* A donor that did not ask before has a grace time of its own. */
 	for (int i = 0; h->replace_until != 0 && i < fresh->nreclaims; i++)
@@ -504,6 +510,11 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 		h->recheck = false;
 		unused = rbp_remote_set_lease(h->pool, &terms);
 	}
+	if (h->lapsed)
+		ereport(LOG,
+				(errmsg("remote_bp: the lapsed lease%s is renewed, and its memory is used again",
+						h->suffix)));
+	h->lapsed = false;
 	if (unused > 0)
 		rbp_lease_release_unused(h);
 	log_size(h, is_new);

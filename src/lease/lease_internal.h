@@ -58,6 +58,10 @@ typedef struct RbpHeldLease
 	 */
 	RbpLease   *lease;
 	bool		in_use;			/* its regions are in shared memory */
+	bool		lapsed;			/* nobody uses them, since its deadline has
+								 * passed, and that is known */
+	bool		changes_secret; /* the next renewal replaces the secret: */
+	unsigned char new_secret[RBP_SECRET_LEN];
 	bool		recheck;		/* a backend found that it may be invalid */
 	int64		deadline;		/* rbp_now_ns() time */
 
@@ -116,11 +120,17 @@ extern RbpBroker *rbp_lease_current_broker;
 /* Send the requests that are due to the broker, and schedule the next one. */
 extern void rbp_lease_send_requests(RbpHeldLease *h);
 
+/* Leave the lease to the next start of the server, lapsed. */
+extern void rbp_lease_leave(RbpHeldLease *h);
+
 /*
  * End the lease, if there is one, and tell its broker, with one request of
  * limited duration.
  */
 extern void rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown);
+
+/* For how long the broker keeps the lease beyond its deadline, in ms; 0: it does not. */
+extern int64 rbp_lease_keep_ms(const RbpHeldLease *h);
 
 /*
  * ---- apply.c -----------------------------------------------------------

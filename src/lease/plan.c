@@ -619,6 +619,7 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 					 const RbpRegionGrant *released, int n)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
+	char		new_secret[2 * RBP_SECRET_LEN + 1];
 	json_t	   *list = json_array();
 	char	   *text;
 
@@ -638,14 +639,18 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 		return NULL;
 
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
-	text = dump(json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}",
+	if (wishes->new_secret != NULL)
+		rbp_hex_encode(wishes->new_secret, RBP_SECRET_LEN, new_secret);
+	text = dump(json_pack("{s:s, s:s*, s:I, s:I, s:I, s:I, s:o}",
 						  "secret", secret,
+						  "new_secret", wishes->new_secret != NULL ? new_secret : NULL,
 						  "bytes", (json_int_t) wishes->bytes,
 						  "ahead", (json_int_t) wishes->ahead,
 						  "ttl_ms", (json_int_t) wishes->ttl_ms,
 						  "keep_ms", (json_int_t) wishes->keep_ms,
 						  "release", list));
 	explicit_bzero(secret, sizeof(secret));
+	explicit_bzero(new_secret, sizeof(new_secret));
 	return text;
 }
 

@@ -25,6 +25,8 @@
 #include "transport/transport.h"
 
 #define REQUEST_TIMEOUT_MS	2000L
+/* How long a lease that is left lasts before it lapses: as short as any may be */
+#define LEAVE_TTL_MS		2000
 /* Regions that one renewal reports as released: the broker takes 1 MiB */
 #define MAX_RELEASED		10000
 /* Consecutive requests before the main loop's other work gets its turn */
@@ -59,7 +61,7 @@ request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
 						"remote_bp: could not renew the lease%s at broker \"%s\": %s" :
 						"remote_bp: could not get a lease%s from broker \"%s\": %s",
 						h->suffix, h->broker->url, reason),
-				 h->in_use ? errdetail("Its memory stays in use until it expires.") : 0));
+				 h->in_use && !h->lapsed ? errdetail("Its memory stays in use until it expires.") : 0));
 	}
 	*failures_logged |= kind;
 	return RBP_LEASE_FAILED;
@@ -171,13 +173,19 @@ parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 }
 
 /* Nobody needs temporary data of a lapsed lease: its queries have failed. */
+int64
+rbp_lease_keep_ms(const RbpHeldLease *h)
+{
+	return h->pool == RBP_POOL_TEMP ? 0 : (int64) rbp_guc_keep_time * 1000;
+}
+
 static RbpLeaseWishes
 wishes(const RbpHeldLease *h, uint64 wanted)
 {
 	return (RbpLeaseWishes)
 	{
 		.bytes = wanted,.ttl_ms = rbp_guc_lease_ttl,
-			.keep_ms = h->pool == RBP_POOL_TEMP ? 0 : (int64) rbp_guc_keep_time * 1000
+			.keep_ms = rbp_lease_keep_ms(h)
 	};
 }
 
@@ -227,6 +235,7 @@ renew(RbpHeldLease *h, uint64 wanted)
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	wished.ahead = rbp_lease_ahead(h);
+	wished.new_secret = h->changes_secret ? h->new_secret : NULL;
 	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, reported);
 	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;
@@ -252,6 +261,18 @@ renew(RbpHeldLease *h, uint64 wanted)
 		rbp_lease_free(fresh);
 		return request_failed(h, FAILED_ANSWER, "it answered with another lease");
 	}
+	if (h->changes_secret && reply.status == 202)
+	{
+		rbp_lease_free(fresh);
+		return request_failed(h, FAILED_STATUS, "HTTP status 202: it cannot replace the lease's secret");
+	}
+	if (h->changes_secret)
+	{
+		memcpy(h->lease->cred.secret, h->new_secret, RBP_SECRET_LEN);
+		rbp_remote_change_secret(h->pool, &h->lease->cred);
+		explicit_bzero(h->new_secret, sizeof(h->new_secret));
+		h->changes_secret = false;
+	}
 
 	/*
 	 * 202: the broker's disk is full.  The lease is renewed, but nothing was
@@ -268,6 +289,32 @@ renew(RbpHeldLease *h, uint64 wanted)
 		rbp_lease_reclaimed(fresh, h->released[i].donor, 1);
 	outcome = rbp_lease_adopt(h, fresh, sent_ns);
 	return reply.status == 202 && outcome == RBP_LEASE_AGAIN ? RBP_LEASE_OK : outcome;
+}
+
+/*
+ * Have the lease lapse as soon as the broker allows, for the next start to go on with, by
+ * one request of limited duration.  If that fails, it lapses when it is not renewed.
+ */
+void
+rbp_lease_leave(RbpHeldLease *h)
+{
+	RbpLeaseWishes wished = wishes(h, rbp_lease_wanted(h));
+	char		path[RBP_LEASE_ID_LEN + 32];
+	RbpHttpRequest request = {.method = "POST",.path = path,.timeout_ms = END_TIMEOUT_MS};
+	char		why[RBP_BROKER_WHY_LEN];
+	char	   *body;
+	RbpHttpReply reply;
+
+	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
+	wished.ttl_ms = Min(wished.ttl_ms, LEAVE_TTL_MS);
+	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, Min(h->nreleased, MAX_RELEASED));
+	request.body = body;
+	if (body == NULL || rbp_lease_broker_request(h->broker, &request, &reply, why) != 0 ||
+		reply.status / 100 != 2)
+		ereport(LOG,
+				(errmsg("remote_bp: could not tell the broker that the lease%s is left to the next start",
+						h->suffix)));
+	free_body(body);
 }
 
 /* End the lease and tell its broker, with one request of limited duration. */

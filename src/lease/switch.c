@@ -175,7 +175,7 @@ rbp_lease_try_next_broker(void)
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_leases[i].in_use)
+		if (rbp_leases[i].in_use && rbp_leases[i].deadline > now)
 			budget = Min(budget, (rbp_leases[i].deadline - now) / 4);
 	}
 	/* without a lease there is nothing to lose */

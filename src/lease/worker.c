@@ -27,9 +27,13 @@
  * that leave time for renewals.  The lease as a whole is closed in the same
  * way when the settings want no memory, or another broker, within CLOSING_NS;
  * it stays with the old broker that long.  Data in a lost or expired lease is
- * lost.  When the worker ends, this lease stays in use, and the next worker
- * continues with it; when the server stops, the lease is ended, since nobody
- * needs the data.  Which of the two it is is told by who sends the SIGTERM: in
+ * lost.
+ *
+ * Ends.  When the worker ends, its leases stay in use, and the next worker
+ * continues with them; that of the buffer tier even after a crash of a backend,
+ * after which no worker is started before recovery has ended.  When the server stops,
+ * the leases are ended, but for one that the next start goes on with
+ * (buffer/image.c).  Which of the two it is is told by who sends the SIGTERM: in
  * a smart shutdown the postmaster sends it after the last session has ended,
  * and whoever else sends it has not asked the sessions to end.
  *
@@ -38,9 +42,10 @@
  * donors.  Backends check it themselves: nothing depends on this process being
  * scheduled, or alive.
  *
- * Without a broker the lease is used until its deadline, and then taken out of
- * use.  Its id and secret are kept: if the broker is back before the donors
- * have learned that the lease has ended, the same memory is granted again;
+ * Without a broker the lease is used until its deadline.  A lease of the buffer tier
+ * then lapses: nobody uses its memory, but what is known of it stays until the broker is
+ * back.  That of temporary data is taken out of use.  The id and secret are
+ * kept: if the lease has not ended at the broker, the same memory is granted again;
  * else the broker says that there is no such lease, and a new one is
  * requested.  Each request for a new lease has a new instance id: the broker
  * ends what an earlier instance of the same client holds, be it this worker
@@ -65,6 +70,7 @@
 
 #include <signal.h>
 
+#include "access/xlog.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -119,19 +125,29 @@ RbpHeldLease rbp_leases[RBP_POOLS] = {
 char		rbp_lease_client[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
 
-/* Stop using the lease if its deadline has passed. */
+/*
+ * The lease's deadline may have passed, so that nobody uses its memory.  If the broker
+ * keeps it, it is now lapsed, and may be renewed.  Temporary data of such a lease is lost.
+ */
 static void
 expire_if_due(RbpHeldLease *h, int64 now)
 {
-	if (!h->in_use || now < h->deadline)
+	bool		lapses = rbp_lease_keep_ms(h) > 0;
+
+	if (!h->in_use || now < h->deadline || (lapses && h->lapsed))
 		return;
 	ereport(LOG,
 			(errmsg("remote_bp: the lease%s could not be renewed in time",
 					h->suffix),
+			 lapses ? errdetail("Its memory is not used until it is renewed.") :
 			 errdetail("Its memory is no longer used.")));
 	rbp_stats_error("the lease%s could not be renewed in time", h->suffix);
-	rbp_lease_log_losses(h, NULL);
-	rbp_lease_stop_use(h);
+	h->lapsed = lapses;
+	if (!lapses)
+	{
+		rbp_lease_log_losses(h, NULL);
+		rbp_lease_stop_use(h);
+	}
 }
 
 /*
@@ -229,7 +245,7 @@ wait_for_work(void)
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
 		until = Min(until, Min(rbp_leases[i].request_due, rbp_leases[i].retire_due));
-		if (rbp_leases[i].in_use)
+		if (rbp_leases[i].in_use && rbp_leases[i].deadline > now)
 			until = Min(until, rbp_leases[i].deadline);
 		if (rbp_leases[i].maintenance_pending)
 			until = now;
@@ -242,10 +258,21 @@ wait_for_work(void)
 		rbp_wait_latch(RBP_WAIT_MAIN, ms);
 }
 
+/* While another broker takes over, the two leases may be of two brokers. */
+static bool
+is_of_current_broker(RbpPool pool)
+{
+	RbpBrokerAccess access;
+	bool		same = rbp_remote_get_broker(pool, &access) &&
+	strcmp(access.url, rbp_lease_current_broker->url) == 0;
+
+	explicit_bzero(&access, sizeof(access));
+	return same;
+}
+
 /*
- * An earlier worker may have left a lease.  If it is for temporary data,
- * continue with it.  The other one need not be kept: the broker ends it as
- * soon as this worker requests a lease.
+ * An earlier worker may have left a lease, perhaps before a crash.  Continue with it, unless
+ * it has lapsed and has temporary data, which is lost then.
  */
 static void
 take_over_lease(RbpHeldLease *h)
@@ -258,9 +285,8 @@ take_over_lease(RbpHeldLease *h)
 	int			ndonors;
 	int			nregions;
 
-	if (h->pool != RBP_POOL_TEMP ||
-		!rbp_remote_get_lease(h->pool, &cred, &deadline) ||
-		deadline <= rbp_now_ns())
+	if (!rbp_remote_get_lease(h->pool, &cred, &deadline) ||
+		(h->pool == RBP_POOL_TEMP ? deadline <= rbp_now_ns() : !is_of_current_broker(h->pool)))
 	{
 		rbp_remote_clear_lease(h->pool);
 		return;
@@ -280,6 +306,16 @@ take_over_lease(RbpHeldLease *h)
 				 errmsg("out of memory")));
 	h->in_use = true;
 	h->deadline = deadline;
+	h->lapsed = deadline <= rbp_now_ns();
+
+	/*
+	 * The lease is of an image, of which there may be copies: who changes the
+	 * secret first has it.
+	 */
+	h->changes_secret = deadline == 0;
+	if (h->changes_secret && !pg_strong_random(h->new_secret, RBP_SECRET_LEN))
+		ereport(ERROR,
+				(errmsg("remote_bp: no random numbers")));
 	h->reported_bytes = h->lease->bytes;
 	/* its regions may be draining, for a reason that may have passed */
 	h->has_drained = h->drain_obsolete = true;
@@ -291,7 +327,7 @@ take_over_lease(RbpHeldLease *h)
 }
 
 /*
- * Continue with the broker of that lease, as the earlier worker knew it: it is
+ * Continue with the broker of such a lease, as the earlier worker knew it: it is
  * not known whether the settings work.  False if there is none, so that the
  * settings have to be used.
  */
@@ -299,7 +335,8 @@ static bool
 take_over_broker(void)
 {
 	RbpBrokerAccess access;
-	bool		known = rbp_remote_get_broker(RBP_POOL_TEMP, &access);
+	bool		known = rbp_remote_get_broker(RBP_POOL_TEMP, &access) ||
+	rbp_remote_get_broker(RBP_POOL_BUFFER, &access);
 
 	if (known)
 		rbp_lease_switch_broker(rbp_lease_broker_restore(&access));
@@ -322,6 +359,17 @@ handle_sigterm(int signo, siginfo_t *info, void *context)
 		server_stops = true;
 	SignalHandlerForShutdownRequest(signo);
 	errno = save_errno;
+}
+
+/*
+ * Does the lease go on when the server is started again?  A standby leaves no image of its tier,
+ * and without one the broker ends the lease when the next start asks for another.
+ */
+static bool
+is_for_next_start(const RbpHeldLease *h)
+{
+	return h->pool == RBP_POOL_BUFFER && h->in_use && rbp_lease_keep_ms(h) > 0 &&
+		rbp_guc_warm_restart == RBP_WARM_RESTART_ON && !RecoveryInProgress();
 }
 
 void
@@ -392,9 +440,11 @@ rbp_lease_main(Datum arg)
 			wait_for_work();
 	}
 
-	for (int i = 0; i < RBP_POOLS; i++)
+	for (int i = 0; i < RBP_POOLS && server_stops; i++)
 	{
-		if (rbp_leases[i].pool != RBP_POOL_TEMP || server_stops)
+		if (is_for_next_start(&rbp_leases[i]))
+			rbp_lease_leave(&rbp_leases[i]);
+		else
 			rbp_lease_end(&rbp_leases[i], false);
 	}
 

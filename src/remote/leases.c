@@ -213,7 +213,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	if (terms->nregions > 0)
 		memcpy(sorted, terms->regions, sizeof(*sorted) * terms->nregions);
 	qsort(sorted, terms->nregions, sizeof(*sorted), rbp_region_compare);
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_begin_change();
 	same = lease->has_lease &&
 		memcmp(&lease->credentials, terms->cred, sizeof(*terms->cred)) == 0;
 	retire_ungranted(pool, sorted, terms->nregions, same, kept);
@@ -226,7 +226,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	/* extents that were passed over may be free again */
 	lease->online_pending = false;
 	unused += rbp_remote_bring_online(pool);
-	LWLockRelease(&shared->remote_lock);
+	rbp_remote_end_change();
 	pfree(sorted);
 	pfree(kept);
 	rbp_worker_wake(RBP_WORKER_PUSHER);
@@ -243,9 +243,9 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 	/* extents of lost regions may be free by now */
 	if (shared->leases[pool].short_of_extents)
 	{
-		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+		rbp_remote_begin_change();
 		unused = rbp_remote_bring_online(pool);
-		LWLockRelease(&shared->remote_lock);
+		rbp_remote_end_change();
 	}
 	return unused;
 }
@@ -266,9 +266,9 @@ rbp_remote_run_deferred(RbpPool pool, int64 until_ns, int *unused)
 
 		if (lease->online_pending || (dropped && lease->short_of_extents))
 		{
-			LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+			rbp_remote_begin_change();
 			*unused += rbp_remote_bring_online(pool);
-			LWLockRelease(&shared->remote_lock);
+			rbp_remote_end_change();
 		}
 		if (!dropped && !lease->online_pending)
 			return false;
@@ -292,6 +292,17 @@ rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
 }
 
 void
+rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred)
+{
+	RbpPoolLease *lease = &shared->leases[pool];
+
+	rbp_remote_begin_change();
+	lease->credentials = *cred;
+	rbp_link_make_stale(&lease->serial);
+	rbp_remote_end_change();
+}
+
+void
 rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
 {
 	RbpPoolLease *lease = &shared->leases[pool];
@@ -299,9 +310,9 @@ rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
 	/* no lock to read it: only this process changes it */
 	if (memcmp(&lease->broker, access, sizeof(*access)) == 0)
 		return;
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_begin_change();
 	lease->broker = *access;
-	LWLockRelease(&shared->remote_lock);
+	rbp_remote_end_change();
 }
 
 bool
@@ -324,7 +335,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	uint32		retired = 0;
 
 	pg_atomic_write_u64(&lease->deadline, 0);
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_begin_change();
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool))
 		{
@@ -343,7 +354,7 @@ rbp_remote_clear_lease(RbpPool pool)
 		if (was_known && !donor_known(&shared->donors[i]))
 			rbp_link_note_change(&shared->donors[i]);
 	}
-	LWLockRelease(&shared->remote_lock);
+	rbp_remote_end_change();
 	rbp_remote_conns_close(pool);
 	rbp_worker_wake(RBP_WORKER_PUSHER);
 }

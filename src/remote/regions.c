@@ -13,7 +13,7 @@
  *
  * The lease worker changes RbpRemoteShared (the leases, the tables of donors
  * and regions, and the extent map: leases.c, retire.c and this file), under
- * remote_lock taken exclusively.  Everyone reads it:
+ * remote_lock taken exclusively, by rbp_remote_begin_change().  Everyone reads it:
  *
  *	- The extent map is read without a lock, one 32-bit word at a time.  The
  *	  word may be out of date when it is used; the process then reads memory
@@ -76,8 +76,42 @@ rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 	return add_size(size, rbp_remote_conn_shmem_size());
 }
 
+/*
+ * Temporary data died with its processes, and the broker ends their lease when a new one
+ * is requested.  Caller has found what a crash has left.
+ */
+static void
+forget_temp_regions(void)
+{
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+		if (is_region_of(r, RBP_POOL_TEMP))
+			shared->regions[r].used = false;
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		shared->donors[i].known[RBP_POOL_TEMP] = false;
+		shared->donors[i].nregions[RBP_POOL_TEMP] = 0;
+	}
+}
+
+static void
+init_lease(RbpPoolLease *lease, void *extents, uint32 first, uint32 n)
+{
+	memset(lease, 0, sizeof(*lease));
+	pg_atomic_init_u32(&lease->serial, 1);
+	pg_atomic_init_u64(&lease->deadline, 0);
+	pg_atomic_init_u32(&lease->nregions, 0);
+	pg_atomic_init_u32(&lease->recheck, 0);
+	rbp_extents_init(&lease->extents, extents, first, n);
+	lease->search_from = lease->lowest_free = first;
+	lease->nfree = lease->room = n;
+}
+
+/*
+ * Of what a crash has left, the lease of the buffer pool stays, with its regions, their
+ * extents and donors.  They are whole: rbp_remote_begin_change().
+ */
 void
-rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
+rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS],
 					  const RbpRemotePoolOps *const ops[RBP_POOLS])
 {
 	RbpRemoteShared *sh = mem;
@@ -86,27 +120,29 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 	uint32		first = 0;
 
 	shared = sh;
-	memset(sh, 0, offsetof(RbpRemoteShared, map));
+	if (!found)
+		memset(sh, 0, offsetof(RbpRemoteShared, map));
 	LWLockInitialize(&sh->remote_lock, rbp_lock_tranche("RemoteBpRemote"));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
 		RbpPoolLease *lease = &sh->leases[pool];
 
 		rbp_remote_pool_ops[pool] = ops[pool];
-		pg_atomic_init_u32(&lease->serial, 1);
-		pg_atomic_init_u64(&lease->deadline, 0);
-		pg_atomic_init_u32(&lease->nregions, 0);
-		pg_atomic_init_u32(&lease->recheck, 0);
-		rbp_extents_init(&lease->extents, mem_left, first, max_extents[pool]);
+		if (found && pool == RBP_POOL_BUFFER)
+			rbp_extents_reopen(&lease->extents, mem_left);
+		else
+		{
+			init_lease(lease, mem_left, first, max_extents[pool]);
+			/* all MAP_NONE */
+			memset(&sh->map[first], 0, max_extents[pool] * sizeof(sh->map[0]));
+		}
 		mem_left += MAXALIGN(rbp_extents_size(max_extents[pool]));
-		lease->search_from = lease->lowest_free = first;
-		lease->nfree = lease->room = max_extents[pool];
 		first += max_extents[pool];
 	}
 	sh->nextents = nextents;
-	/* all MAP_NONE */
-	memset(sh->map, 0, nextents * sizeof(sh->map[0]));
 	rbp_remote_next_extent = (uint32 *) &sh->map[nextents];
+	if (found)
+		forget_temp_regions();
 
 	pg_atomic_init_u32(&sh->stale, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
@@ -119,6 +155,34 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 	for (int i = 0; i < RBP_MAX_REGIONS; i++)
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	rbp_remote_conn_shmem_init(mem_left);
+}
+
+int
+rbp_remote_pieces(RbpPiece *pieces)
+{
+	RbpExtents *x = &shared->leases[RBP_POOL_BUFFER].extents;
+	const RbpPiece list[RBP_REMOTE_PIECES] = {
+		{shared, offsetof(RbpRemoteShared, map)},
+		{shared->map, x->n * sizeof(shared->map[0])},
+		{rbp_remote_next_extent, x->n * sizeof(uint32)},
+		{x->states, x->n * sizeof(x->states[0])},
+		{x->regions, x->n * sizeof(x->regions[0])},
+	};
+
+	memcpy(pieces, list, sizeof(list));
+	return RBP_REMOTE_PIECES;
+}
+
+void
+rbp_remote_forget_deadline(RbpPool pool)
+{
+	pg_atomic_write_u64(&shared->leases[pool].deadline, 0);
+}
+
+bool
+rbp_remote_has_lease(RbpPool pool)
+{
+	return shared->leases[pool].has_lease;
 }
 
 const RbpExtents *
@@ -228,8 +292,8 @@ rbp_remote_yield_lock(uint32 *extents, int r)
 	if (*extents < RETIRE_EXTENTS)
 		return;
 	*extents = 0;
-	LWLockRelease(&shared->remote_lock);
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_end_change();
+	rbp_remote_begin_change();
 }
 
 /*

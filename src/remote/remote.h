@@ -25,6 +25,7 @@
 
 #include "base/choice.h"
 #include "base/compat.h"
+#include "base/layout.h"
 #include "base/process.h"
 #include "base/stats.h"
 #include "common/status.h"
@@ -96,11 +97,21 @@ extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
 
 /*
  * max_extents, ops: for each pool.  max_extents is the same as for the size;
- * ops is kept by reference.
+ * ops is kept by reference.  found: mem is as a crash has left it, see base/kept.h.
  */
-extern void rbp_remote_shmem_init(void *mem,
+extern void rbp_remote_shmem_open(void *mem, bool found,
 								  const uint32 max_extents[RBP_POOLS],
 								  const RbpRemotePoolOps *const ops[RBP_POOLS]);
+
+/* For an image: the tables of the buffer pool, which are copied as they are. */
+#define RBP_REMOTE_PIECES	5
+extern int	rbp_remote_pieces(RbpPiece *pieces);
+
+/* No process uses the lease's memory before it is renewed: it is of an image. */
+extern void rbp_remote_forget_deadline(RbpPool pool);
+
+/* Is there a lease?  For the postmaster, when no other process is left. */
+extern bool rbp_remote_has_lease(RbpPool pool);
 
 /* The pool's extents, which stay where they are. */
 extern const RbpExtents *rbp_remote_extents(RbpPool pool);
@@ -439,6 +450,9 @@ typedef struct RbpBrokerAccess
 	char		token_file[MAXPGPATH];
 	char		token[RBP_TOKEN_LEN];	/* last one accepted, "" for none */
 } RbpBrokerAccess;
+
+/* The lease has another secret. */
+extern void rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred);
 
 extern void rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access);
 extern bool rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access);

@@ -28,6 +28,8 @@
 
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "port/atomics.h"
@@ -38,6 +40,8 @@
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
+#include "base/injection_point.h"
+#include "base/kept.h"
 #include "base/stats.h"
 #include "remote/breaker.h"
 #include "remote/remote.h"
@@ -183,6 +187,26 @@ typedef struct RbpRemoteShared
 } RbpRemoteShared;
 
 extern RbpRemoteShared *rbp_remote_shared;
+
+/*
+ * Take remote_lock to change leases, donors or regions, for the lease worker; and release
+ * it.  If the worker is killed in between, these are not kept over the crash.
+ */
+static inline void
+rbp_remote_begin_change(void)
+{
+	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_EXCLUSIVE);
+	rbp_kept_changing(true);
+	if (RBP_INJECTION_POINT("kill-changing"))
+		raise(SIGKILL);
+}
+
+static inline void
+rbp_remote_end_change(void)
+{
+	rbp_kept_changing(false);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+}
 
 /*
  * ---- regions.c -----------------------------------------------------------

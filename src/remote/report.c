@@ -193,7 +193,7 @@ rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 	else if (lease->has_lease && pg_atomic_read_u32(&lease->nregions) == 0)
 		strlcpy(buf, "the lease waits for memory: no donor has any to lease", len);
 	else
-		strlcpy(buf, "no lease yet", len);
+		strlcpy(buf, lease->has_lease ? "the lease has lapsed, and is not renewed yet" : "no lease yet", len);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 	return unusable;
 }

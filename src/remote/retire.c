@@ -141,7 +141,7 @@ undrain_all(RbpPool pool)
 {
 	uint32		since_yield = 0;
 
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_begin_change();
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && shared->regions[r].draining)
 		{
@@ -150,7 +150,7 @@ undrain_all(RbpPool pool)
 			/* it may lack some extents */
 			shared->leases[pool].short_of_extents = true;
 		}
-	LWLockRelease(&shared->remote_lock);
+	rbp_remote_end_change();
 }
 
 /*
@@ -234,7 +234,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 {
 	uint32		since_yield = 0;
 
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_begin_change();
 	for (int i = 0; i < n; i++)
 	{
 		RbpRemoteRegion *region = &shared->regions[regions[i]];
@@ -251,7 +251,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 		region->evacuated = false;
 		region->drain_deadline = drain_deadline;
 	}
-	LWLockRelease(&shared->remote_lock);
+	rbp_remote_end_change();
 }
 
 /*
@@ -307,7 +307,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 		drain(pool, chosen, nchosen, now + move_ns);
 		evacuate(pool, chosen, nchosen, until_ns);
 	}
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	rbp_remote_begin_change();
 	for (int i = 0; i < nchosen; i++)
 	{
 		rbp_remote_yield_lock(&since_yield, chosen[i]);
@@ -316,7 +316,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 		given[result.given++] = region_grant(&shared->regions[chosen[i]]);
 		rbp_remote_retire_region(chosen[i]);
 	}
-	LWLockRelease(&shared->remote_lock);
+	rbp_remote_end_change();
 	result.draining = nchosen - result.given;
 
 	if (moves && result.draining == 0)

@@ -9,6 +9,7 @@
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
+#include "base/kept.h"
 #include "base/stats.h"
 #include "base/wait.h"
 #include "base/workers.h"
@@ -125,6 +126,16 @@ void
 LWLockRelease(LWLock *lock)
 {
 	locks_held--;
+}
+
+void
+rbp_kept_changing(bool begins)
+{
+	static bool changing = false;
+
+	if (begins == changing || locks_held != 1)
+		violation("changes of what is kept are not told one by one, under a lock");
+	changing = begins;
 }
 
 bool

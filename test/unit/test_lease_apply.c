@@ -162,6 +162,9 @@ test_revs(RbpHeldLease *h)
 	(void) adopt(h, 0, 0);
 	ok(grant_of(h->pool, 0) != 0 && grant_of(h->pool, 1) != 0, "%s: a broker that tells no revs grants regions", of);
 	is_u64(adopt(h, 0, 0), BOTH_STAY, "%s: they stay the same", of);
+	lapse();
+	is_u64(adopt(h, 0, 0), NONE_STAYS, "%s: but not over the lapse of the lease", of);
+	ok(grant_of(h->pool, 0) != 0 && grant_of(h->pool, 1) != 0, "%s: after which they are used as others", of);
 	is_u64(adopt(h, 5, 7), BOTH_STAY, "%s: and when it is upgraded", of);
 	ok(remembered(h, 5, 7), "%s: revs are known from then on", of);
 	is_u64(adopt(h, 5, 8), FIRST_STAYS, "%s: a region with another rev is another one", of);
@@ -198,7 +201,7 @@ main(void)
 	};
 
 	mock_init();
-	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, owners);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		test_revs(&held[pool]);

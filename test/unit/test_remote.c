@@ -176,7 +176,7 @@ set_up(void)
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&buffer_ops, &temp_ops};
 
 	buffer_ops = plain_ops;
-	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, ops);
 }
 
@@ -2319,7 +2319,7 @@ test_vast_pool(void)
 	RbpRegionGrant grants[VAST_REGIONS] = {0};
 	RbpRemoteShared *before = rbp_remote_shared;
 
-	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, ops);
 	for (int r = 0; r < VAST_REGIONS; r++)
 	{
@@ -2358,7 +2358,7 @@ test_pool_without_extents(void)
 	RbpEndpoint endpoint = mock_endpoint(0);
 	RbpRemoteShared *before = rbp_remote_shared;
 
-	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, ops);
 	strlcpy(grant.donor, mock_donors[0].id, sizeof(grant.donor));
 	is_u64(set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS, &endpoint, 1, &grant, 1), 0,
@@ -2380,7 +2380,7 @@ test_many_donors(void)
 	RbpCredentials cred = mock_credentials(0);
 	RbpRemoteShared *before = rbp_remote_shared;
 
-	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, ops);
 	for (int round = 0; round < 2; round++)
 	{
@@ -2437,7 +2437,7 @@ test_many_regions(void)
 	many_ops = vast_ops;
 	many_ops.evacuate = stays;
 	many_ops.count = one_used;
-	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, ops);
 	for (int r = 0; r < MANY_REGIONS; r++)
 	{
@@ -2457,6 +2457,73 @@ test_many_regions(void)
 	is_u64(of_first, 50, "half of each donor's");
 	is_u64(mistakes, 0, "no mistakes");
 	free(rbp_remote_shared);
+	rbp_remote_shared = before;
+}
+
+/* What is left when shared memory was made anew after the crash of a backend. */
+static void
+test_crash(void)
+{
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&plain_ops, &temp_ops};
+	RbpRemoteShared *before = rbp_remote_shared;
+	RbpRemoteShared *sh;
+	RbpExtents *x;
+	RbpExtents	right;
+	RbpCredentials cred;
+	uint32		map[EXTENTS];
+	int64		deadline;
+	bool		same = true;
+	int			nbuffer = 0;
+	int			ntemp = 0;
+
+	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
+						  extents, ops);
+	sh = rbp_remote_shared;
+	x = &sh->leases[RBP_POOL_BUFFER].extents;
+	(void) take_lease(RBP_POOL_BUFFER, 1, 0, 2, 1);
+	(void) take_lease(RBP_POOL_TEMP, 2, 1, 2, 1);
+	rbp_extent_drain(x, 0);
+	x->states[1] = RBP_EXTENT_TOUCHED;
+	rbp_extent_close(x, 1);
+	x->states[2] = RBP_EXTENT_ONLINE + 3;
+	right = *x;
+	memcpy(map, sh->map, sizeof(map));
+
+	/* a process was killed before it had counted */
+	x->open = x->draining = x->closed = 17;
+	/* pointers and locks are of before */
+	x->states = NULL;
+	memset(&sh->remote_lock, 0xff, sizeof(sh->remote_lock));
+	pg_atomic_write_u32(&sh->donors[0].conn_slots, 3);
+	rbp_remote_shmem_open(sh, true, extents, ops);
+
+	ok(rbp_remote_get_lease(RBP_POOL_BUFFER, &cred, &deadline) &&
+	   strcmp(cred.lease, mock_credentials(1).lease) == 0 && deadline == mock_now + 3600000 * MS,
+	   "the lease of the buffer tier is kept");
+	ok(rbp_remote_usable(RBP_POOL_BUFFER, mock_now), "it is usable until its deadline");
+	ok(x->open == right.open && x->draining == right.draining && x->closed == right.closed &&
+	   x->top == right.top, "its extents are counted");
+	ok(rbp_extent_state(x, 0) == RBP_EXTENT_DRAINING && rbp_extent_state(x, 1) == RBP_EXTENT_CLOSED,
+	   "their states are kept");
+	is_u64(rbp_extent_state(x, 2), RBP_EXTENT_TOUCHED, "nobody knows which slots are fresh");
+	for (int e = 0; e < EXTENTS; e++)
+		same &= pg_atomic_read_u32(&sh->map[e]) == (e < BUFFER_EXTENTS ? map[e] : MAP_NONE);
+	ok(same, "the map has the buffer tier's regions, and none for temporary data");
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		nbuffer += is_region_of(r, RBP_POOL_BUFFER);
+		ntemp += is_region_of(r, RBP_POOL_TEMP);
+	}
+	ok(nbuffer == 2 && ntemp == 0, "so has the table");
+	ok(!rbp_remote_get_lease(RBP_POOL_TEMP, &cred, &deadline) && !rbp_remote_usable(RBP_POOL_TEMP, mock_now),
+	   "there is no lease for temporary data");
+	ok(sh->donors[0].known[RBP_POOL_BUFFER] && !donor_known(&sh->donors[2]), "donors of that lease alone are not known");
+	is_u64(pg_atomic_read_u32(&sh->donors[0].conn_slots), 0, "nobody is connected");
+	is_u64(take_lease(RBP_POOL_TEMP, 3, 1, 2, 1), 0, "another one finds room");
+	is_u64(take_lease(RBP_POOL_BUFFER, 1, 0, 2, 1), 0, "the one that was kept goes on");
+	is_u64(mistakes, 0, "no mistakes");
+	free(sh);
 	rbp_remote_shared = before;
 }
 
@@ -2497,6 +2564,7 @@ main(void)
 	test_pool_without_extents();
 	test_many_donors();
 	test_many_regions();
+	test_crash();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
 }

@@ -1,0 +1,687 @@
+/*-------------------------------------------------------------------------
+ *
+ * image.c
+ *	  The image: what a clean stop of the server leaves on disk of the directory, for
+ *	  the next start.
+ *
+ * The image is kept memory (base/kept.h) on disk, and a start that finds one goes
+ * through the same functions as a crash of a backend.  It has tables (the lease of the
+ * buffer tier with its regions, spaces, generations), the files whose pages are in the
+ * tier, and for each partition a chunk with its entries.
+ *
+ * Who may have changed a file since?  The postmaster writes the image when all
+ * other processes have ended, after the shutdown checkpoint.  The next postmaster takes
+ * it if pg_control is the same file with the same bytes: then no other server
+ * has run in between.  Each file of a relation must have its inode, size and change time;
+ * otherwise the generation of its fork is bumped.  A file that had changed so
+ * shortly before it was looked at that a later change may have the same time is
+ * never the same.  The image is renamed before any process can write, so it is used once.
+ * A copy of the volume that is started, too, has the same image: the first to
+ * renew the lease replaces its secret, and the other gets no lease.
+ *
+ * Chunks are read when their partitions are built, by whoever needs the partition first,
+ * and so before anything of it is changed; nobody uses a slot before the lease is
+ * renewed.  All of it is checked by hashes: what is torn or damaged is not there.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "catalog/catversion.h"
+#include "catalog/pg_control.h"
+#include "miscadmin.h"
+
+#include "base/compat.h"
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/hash.h"
+#include "base/kept.h"
+#include "base/layout.h"
+#include "base/libc.h"
+#include "base/stats.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/directory.h"
+#include "buffer/page.h"
+#include "common/clock.h"
+#include "remote/remote.h"
+
+/* Backups leave files of that prefix out. */
+#define IMAGE_FILE		"pgsql_tmp_remote_bp.image"
+#define NEW_FILE		IMAGE_FILE ".new"
+#define USED_FILE		IMAGE_FILE ".used"
+
+/* To be changed with what is in the image */
+#define FORMAT			UINT64_C(0x3130656761626d72)
+
+#define NS_PER_MS		INT64CONST(1000000)
+#define NS_PER_S		INT64CONST(1000000000)
+
+/* A server's stop waits so long for the image, and a start for the files. */
+#define WRITE_NS		(2 * NS_PER_S)
+#define GIVE_UP_NS		(3 * NS_PER_S)
+#define FILES_NS		NS_PER_S
+
+/*
+ * Change times are those of the last clock tick, 10 ms at most, or of the last second or
+ * two where the file system has no finer ones.
+ */
+#define TICK_NS			(20 * NS_PER_MS)
+#define COARSE_TICK_NS	(2100 * NS_PER_MS)
+
+/* So much of entries goes into an image; and so much of the disk is left to others. */
+#define MAX_ENTRY_BYTES	((off_t) 1 << 30)
+#define FREE_BYTES		((uint64) 256 << 20)
+
+#define MAX_FILES		(1 << 20)
+#define MAX_PIECES		(RBP_REMOTE_PIECES + RBP_DIRECTORY_PIECES + 1)
+
+/* Which file that is, and when it changed */
+typedef struct Identity
+{
+	uint64		inode;
+	uint64		size;
+	int64		changed;		/* ns; 0: nobody knows when */
+} Identity;
+
+/* A segment file with pages in the tier; all zeros: none. */
+typedef struct ImageFile
+{
+	Identity	id;
+	uint32		rel;
+	uint32		segment;
+	uint16		space;
+	uint8		fork;
+	bool		there;			/* the place is taken */
+} ImageFile;
+
+typedef struct Header
+{
+	uint64		format;
+	char		version[32];
+	uint32		server;			/* its catalog version */
+	uint32		page_bytes;
+	uint32		segment_pages;
+	uint32		npieces;
+	uint64		pieces[MAX_PIECES]; /* bytes of each */
+	uint64		nfiles;
+	uint64		tables_hash;	/* of pieces and files, which come last */
+	Identity	control;		/* of pg_control */
+	uint64		control_hash;
+	uint64		chunk_bytes;
+	uint64		chunks[RBP_PARTITIONS]; /* hash of each; 0: there is none */
+	uint64		hash;			/* of all above */
+} Header;
+
+/* A table of files, by name; only for the process that writes the image */
+typedef struct FileTable
+{
+	ImageFile  *files;			/* MAX_FILES places */
+	ImageFile  *last;			/* the one that was found last */
+	uint32		n;
+	bool		full;
+} FileTable;
+
+static Header header;			/* of the image that is being read */
+static bool pending = false;	/* its tables were read */
+
+static bool
+identify(const char *path, Identity *id)
+{
+	struct stat st;
+
+	memset(id, 0, sizeof(*id));
+	if (rbp_libc.lstat(path, &st) != 0)
+		return false;
+	id->inode = st.st_ino;
+	id->size = (uint64) st.st_size;
+	id->changed = (int64) st.st_ctim.tv_sec * NS_PER_S + st.st_ctim.tv_nsec;
+	return true;
+}
+
+/* Would a change from now on be seen by the file's change time? */
+static bool
+has_settled(const Identity *id)
+{
+	struct timespec now;
+	int64		age;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	age = now.tv_sec * NS_PER_S + now.tv_nsec - id->changed;
+	return age > (id->changed % NS_PER_S == 0 ? COARSE_TICK_NS : TICK_NS);
+}
+
+static bool
+same_identity(const Identity *a, const Identity *b)
+{
+	return a->inode == b->inode && a->size == b->size && a->changed == b->changed;
+}
+
+static bool
+transfer(int fd, void *mem, Size bytes, off_t at, bool is_write)
+{
+	char	   *p = mem;
+
+	while (bytes > 0)
+	{
+		ssize_t		done = is_write ? rbp_libc.pwrite(fd, p, bytes, at) : rbp_libc.pread(fd, p, bytes, at);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done == 0)
+			errno = is_write ? ENOSPC : EIO;
+		if (done <= 0)
+			return false;
+		p += done;
+		at += done;
+		bytes -= (Size) done;
+	}
+	return true;
+}
+
+/* pg_control's bytes, by their hash, and its state. */
+static bool
+read_control(Identity *id, uint64 *hash, DBState * state)
+{
+	static char bytes[PG_CONTROL_FILE_SIZE];
+	const char *path = "global/pg_control";
+	int			fd = rbp_libc.open(path, O_RDONLY | O_CLOEXEC);
+	bool		good = fd >= 0 && transfer(fd, bytes, sizeof(bytes), 0, false) && identify(path, id);
+
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+	*hash = rbp_hash_bytes(bytes, sizeof(bytes));
+	*state = ((ControlFileData *) bytes)->state;
+	return good;
+}
+
+/*
+ * All of kept memory that is in the image but for entries: where it lies, in the order
+ * of the image.
+ */
+static int
+list_pieces(RbpPiece *pieces)
+{
+	int			n = rbp_remote_pieces(pieces);
+
+	n += rbp_directory_pieces(rbp_dir, pieces + n);
+	pieces[n++] = (RbpPiece)
+	{
+		rbp_tier_shared->spaces, sizeof(rbp_tier_shared->spaces)
+	};
+	Assert(n <= MAX_PIECES);
+	return n;
+}
+
+/* Spaces are never given up, so an image that is used again and again would fill them. */
+static bool
+spaces_are_few(void)
+{
+	int			used = 0;
+
+	for (int i = 0; i < RBP_MAX_SPACES; i++)
+		used += pg_atomic_read_u64(&rbp_tier_shared->spaces[i]) != 0;
+	return used <= RBP_MAX_SPACES / 2;
+}
+
+/* All of the header but its hash, and what depends on the files. */
+static void
+begin_header(Header *h, const RbpPiece *pieces, int n)
+{
+	memset(h, 0, sizeof(*h));
+	h->format = FORMAT;
+	strlcpy(h->version, RBP_VERSION, sizeof(h->version));
+	h->server = CATALOG_VERSION_NO;
+	h->page_bytes = BLCKSZ;
+	h->segment_pages = RELSEG_SIZE;
+	h->npieces = (uint32) n;
+	for (int i = 0; i < n; i++)
+		h->pieces[i] = pieces[i].bytes;
+}
+
+/*
+ * ---- a clean stop --------------------------------------------------------------
+ */
+
+static bool
+same_file(const ImageFile *a, const ImageFile *b)
+{
+	return a->rel == b->rel && a->segment == b->segment && a->space == b->space && a->fork == b->fork;
+}
+
+/* Note the file of a page. */
+static bool
+note_file(const RbpPageId *page, const RbpLookup *at, void *arg)
+{
+	FileTable  *t = arg;
+	const ImageFile key = {
+		.rel = page->rel,.segment = page->block / RELSEG_SIZE,.space = page->space,
+		.fork = page->fork,.there = true
+	};
+	uint64		place = rbp_mix64(rbp_fork_hash(key.rel, key.space, key.fork) + key.segment);
+
+	if (at->where != RBP_REMOTE || (t->last != NULL && same_file(t->last, &key)))
+		return false;
+	for (;; place++)
+	{
+		ImageFile  *f = &t->files[place % MAX_FILES];
+
+		if (!f->there && t->n == MAX_FILES / 2)
+		{
+			t->full = true;
+			return false;
+		}
+		if (!f->there)
+		{
+			*f = key;
+			t->n++;
+		}
+		else if (!same_file(f, &key))
+			continue;
+		t->last = f;
+		return false;
+	}
+}
+
+static bool
+identify_file(const ImageFile *f, Identity *id)
+{
+	RbpRelFile	file = {.rel = f->rel,.segment = f->segment,.fork = f->fork};
+	char	   *path;
+	bool		found;
+
+	if (!rbp_space_resolve(f->space, &file.spc, &file.db))
+		return false;
+	path = rbp_compat_path(&file);
+	found = identify(path, id);
+	pfree(path);
+	return found;
+}
+
+/* Put the files at the beginning of the table, with what they are now. */
+static void
+look_at_files(FileTable *t)
+{
+	uint32		n = 0;
+
+	for (uint32 i = 0; i < MAX_FILES && n < t->n; i++)
+	{
+		ImageFile	f = t->files[i];
+
+		if (!f.there)
+			continue;
+		if (!identify_file(&f, &f.id) || !has_settled(&f.id))
+			f.id.changed = 0;
+		t->files[n++] = f;
+	}
+}
+
+/* Where the chunk of the partition is; that of one more: where tables are. */
+static off_t
+chunk_at(const Header *h, int partition)
+{
+	return (off_t) (sizeof(Header) + partition * h->chunk_bytes);
+}
+
+static bool
+has_room(int fd, Size bytes)
+{
+	struct statvfs fs;
+
+	return fstatvfs(fd, &fs) == 0 && (uint64) fs.f_bavail * fs.f_frsize >= FREE_BYTES + bytes;
+}
+
+/*
+ * Write the image, in a process of its own: chunks until that time, and as far as there
+ * is room, and then the tables, for the files of these.  Returns its exit status: 0, or the errno
+ * of what failed.
+ */
+static int
+write_image(int64 until)
+{
+	RbpPiece	pieces[MAX_PIECES];
+	int			npieces = list_pieces(pieces);
+	FileTable	t = {0};
+	Header		h;
+	uint64		hash = 0;
+	off_t		at;
+	DBState		state;
+	int			fd;
+
+	begin_header(&h, pieces, npieces);
+	h.chunk_bytes = rbp_directory_entries(rbp_dir, 0).bytes;
+	t.files = mmap(NULL, MAX_FILES * sizeof(ImageFile), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (t.files == MAP_FAILED)
+		return errno;
+	(void) rbp_libc.unlink(NEW_FILE);
+	fd = rbp_libc.open(NEW_FILE, O_RDWR | O_CREAT | O_EXCL, 0600);
+	if (fd < 0)
+		return errno;
+	if (!has_room(fd, 0))
+		return ENOSPC;
+	/* a process that was killed may have left any lock taken */
+	rbp_directory_init_locks(rbp_dir, LWTRANCHE_FIRST_USER_DEFINED);
+	for (int part = 0; part < RBP_PARTITIONS && rbp_now_ns() < until; part++)
+	{
+		RbpPiece	p = rbp_directory_entries(rbp_dir, part);
+
+		at = chunk_at(&h, part);
+		if (at + (off_t) p.bytes > MAX_ENTRY_BYTES || !has_room(fd, p.bytes))
+			break;
+		(void) rbp_directory_visit(rbp_dir, part, false, note_file, &t);
+		if (!transfer(fd, p.mem, p.bytes, at, true))
+			return errno;
+		h.chunks[part] = rbp_hash_bytes(p.mem, p.bytes) | 1;
+	}
+	if (t.full)
+		return EMFILE;
+	pg_usleep(TICK_NS / 1000 + 5000);
+	look_at_files(&t);
+	h.nfiles = t.n;
+	if (!read_control(&h.control, &h.control_hash, &state))
+		return errno;
+	at = chunk_at(&h, RBP_PARTITIONS);
+	for (int i = 0; i <= npieces; i++)
+	{
+		RbpPiece	p = i < npieces ? pieces[i] : (RbpPiece)
+		{
+			t.files, t.n * sizeof(ImageFile)
+		};
+
+		if (!transfer(fd, p.mem, p.bytes, at, true))
+			return errno;
+		hash = rbp_mix64(hash ^ rbp_hash_bytes(p.mem, p.bytes));
+		at += (off_t) p.bytes;
+	}
+	h.tables_hash = hash;
+	h.hash = rbp_hash_bytes(&h, offsetof(Header, hash));
+	if (!transfer(fd, &h, sizeof(h), 0, true) || rbp_libc.rename(NEW_FILE, IMAGE_FILE) != 0)
+		return errno;
+	return 0;
+}
+
+/* How many partitions have a chunk in the image that was written. */
+static int
+count_chunks(void)
+{
+	int			fd = rbp_libc.open(IMAGE_FILE, O_RDONLY | O_CLOEXEC);
+	int			n = 0;
+
+	if (fd >= 0 && transfer(fd, &header, sizeof(header), 0, false))
+		for (int part = 0; part < RBP_PARTITIONS; part++)
+			n += header.chunks[part] != 0;
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+	return n;
+}
+
+/* Why there is to be no image, or NULL. */
+static const char *
+refuses_image(void)
+{
+	Identity	id;
+	uint64		hash;
+	DBState		state;
+	const char *why = rbp_kept_discarded();
+
+	if (why != NULL)
+		return why;
+	if (!enableFsync)
+		return "fsync is off";
+	if (!rbp_remote_has_lease(RBP_POOL_BUFFER))
+		return "there is no lease";
+	if (!read_control(&id, &hash, &state) || state != DB_SHUTDOWNED)
+		return "the server was not shut down cleanly, or is a standby";
+	return spaces_are_few() ? NULL : "too many databases were used";
+}
+
+void
+rbp_tier_image_write(int code)
+{
+	int64		start = rbp_now_ns();
+	const char *why;
+	pid_t		child;
+	pid_t		ended = 0;
+	int			status = 0;
+
+	/* an immediate stop has code 0, too */
+	if (code != 0 || !IsPostmasterEnvironment || IsUnderPostmaster ||
+		rbp_guc_warm_restart != RBP_WARM_RESTART_ON || rbp_tier_shared == NULL ||
+		pg_atomic_read_u32(&rbp_tier_shared->in_use) == 0)
+		return;
+	why = refuses_image();
+	if (why != NULL)
+	{
+		ereport(LOG, (errmsg("remote_bp: the next start begins with an empty tier: %s", why)));
+		return;
+	}
+
+	/* a disk that hangs must not hold up the stop for long */
+	child = fork();
+	if (child == 0)
+	{
+		/*
+		 * should it hang, and be left behind: the next start needs the
+		 * sockets' addresses
+		 */
+		(void) close_range(3, ~0U, 0);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(getppid() == PostmasterPid ? write_image(start + WRITE_NS) : ESRCH);
+	}
+	while (child > 0 && ended == 0 && rbp_now_ns() < start + GIVE_UP_NS)
+	{
+		ended = waitpid(child, &status, WNOHANG);
+		if (ended == 0)
+			pg_usleep(5000);
+	}
+	if (child > 0 && ended == 0)
+		(void) kill(child, SIGKILL);
+	if (ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		ereport(LOG,
+				(errmsg("remote_bp: what donors have is noted for the next start, %d of %d parts in %lld ms",
+						count_chunks(), RBP_PARTITIONS, (long long) ((rbp_now_ns() - start) / NS_PER_MS))));
+	else
+	{
+		if (ended == child && WIFEXITED(status))
+			errno = WEXITSTATUS(status);
+		else if (child > 0)
+			errno = ETIMEDOUT;
+		ereport(LOG, (errmsg("remote_bp: the next start begins with an empty tier: could not write \"%s\": %m", IMAGE_FILE)));
+		(void) rbp_libc.unlink(NEW_FILE);
+	}
+}
+
+/*
+ * ---- a start --------------------------------------------------------------------
+ */
+
+/* Read a partition's entries, of how many bytes; 0 if the image does not have them. */
+static size_t
+read_chunk(int partition, void *entries)
+{
+	const size_t bytes = header.chunk_bytes;
+	int			fd;
+	bool		good;
+
+	if (header.chunks[partition] == 0)
+		return 0;
+	fd = rbp_libc.open(USED_FILE, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	good = transfer(fd, entries, bytes, chunk_at(&header, partition), false) &&
+		(rbp_hash_bytes(entries, bytes) | 1) == header.chunks[partition];
+	(void) rbp_libc.close(fd);
+	/* also of extents that are not there any more */
+	if (!good)
+		memset(entries, 0, bytes);
+	return good ? bytes : 0;
+}
+
+/* Make a change of a name in the data directory durable. */
+static bool
+sync_data_directory(void)
+{
+	int			fd = rbp_libc.open(".", O_RDONLY | O_CLOEXEC);
+	bool		good = fd >= 0 && fsync(fd) == 0;
+
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+	return good;
+}
+
+/* Is that the header of an image that fits?  Otherwise *why says why not. */
+static bool
+check_header(const RbpPiece *pieces, int npieces, const char **why)
+{
+	Header		ours;
+	DBState		state;
+
+	begin_header(&ours, pieces, npieces);
+	*why = "it is damaged, or of another version";
+	if (header.format != ours.format ||
+		header.hash != rbp_hash_bytes(&header, offsetof(Header, hash)) ||
+		memcmp(header.version, ours.version, sizeof(ours.version)) != 0 ||
+		header.server != ours.server || header.page_bytes != ours.page_bytes ||
+		header.segment_pages != ours.segment_pages || header.npieces != ours.npieces ||
+		header.nfiles > MAX_FILES || header.chunk_bytes > rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS * RBP_ENTRY_BYTES)
+		return false;
+	*why = "remote_bp.buffer_tier_max_size has changed";
+	if (memcmp(header.pieces, ours.pieces, sizeof(ours.pieces)) != 0)
+		return false;
+	*why = "the data directory was used, copied or restored since";
+	return read_control(&ours.control, &ours.control_hash, &state) &&
+		state == DB_SHUTDOWNED && same_identity(&header.control, &ours.control) &&
+		header.control_hash == ours.control_hash && access("backup_label", F_OK) != 0;
+}
+
+/* Forks that have a file which has changed, or may have, lose their pages. */
+static int
+check_files(const ImageFile *files)
+{
+	int64		until = rbp_now_ns() + FILES_NS;
+	int			changed = 0;
+
+	for (uint64 i = 0; i < header.nfiles; i++)
+	{
+		const ImageFile *f = &files[i];
+		Identity	now;
+
+		if (f->id.changed != 0 && rbp_now_ns() < until &&
+			identify_file(f, &now) && same_identity(&f->id, &now))
+			continue;
+		rbp_directory_bump_generation(rbp_dir, f->rel, f->space, f->fork);
+		changed++;
+	}
+	return changed;
+}
+
+/*
+ * Read the tables into kept memory.  Nothing has changed there if it returns NULL, or
+ * why it cannot be done.
+ */
+static const char *
+read_tables(int fd)
+{
+	RbpPiece	pieces[MAX_PIECES];
+	int			npieces = list_pieces(pieces);
+	Size		bytes = 0;
+	Size		files_bytes;
+	const char *why;
+	char	   *tables;
+	char	   *at;
+	uint64		hash = 0;
+	int			changed;
+
+	if (!transfer(fd, &header, sizeof(header), 0, false))
+		return "it is damaged, or of another version";
+	if (!check_header(pieces, npieces, &why))
+		return why;
+	files_bytes = header.nfiles * sizeof(ImageFile);
+	for (int i = 0; i < npieces; i++)
+		bytes += pieces[i].bytes;
+	/* used once, whatever happens: before anybody can write */
+	if (rbp_libc.rename(IMAGE_FILE, USED_FILE) != 0 || !sync_data_directory())
+		return "it could not be renamed";
+	tables = malloc(bytes + files_bytes);
+	if (tables == NULL || !transfer(fd, tables, bytes + files_bytes, chunk_at(&header, RBP_PARTITIONS), false))
+	{
+		free(tables);
+		return "it could not be read";
+	}
+	at = tables;
+	for (int i = 0; i <= npieces; i++)
+	{
+		Size		len = i < npieces ? pieces[i].bytes : files_bytes;
+
+		hash = rbp_mix64(hash ^ rbp_hash_bytes(at, len));
+		at += len;
+	}
+	if (hash != header.tables_hash)
+	{
+		free(tables);
+		return "it is damaged, or of another version";
+	}
+	at = tables;
+	for (int i = 0; i < npieces; i++)
+	{
+		memcpy(pieces[i].mem, at, pieces[i].bytes);
+		at += pieces[i].bytes;
+	}
+	changed = check_files((ImageFile *) at);
+	explicit_bzero(tables, bytes);
+	free(tables);
+	rbp_remote_forget_deadline(RBP_POOL_BUFFER);
+	pg_atomic_write_u32(&rbp_tier_shared->in_use, 1);
+	ereport(LOG,
+			(errmsg("remote_bp: going on with what donors have; %d of %llu files have changed",
+					changed, (unsigned long long) header.nfiles)));
+	return NULL;
+}
+
+bool
+rbp_tier_image_read(void)
+{
+	const char *why;
+	int			fd;
+
+	(void) rbp_libc.unlink(NEW_FILE);
+	(void) rbp_libc.unlink(USED_FILE);
+	fd = rbp_libc.open(IMAGE_FILE, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	why = !IsPostmasterEnvironment ? "this is a single-user server" :
+		rbp_guc_warm_restart != RBP_WARM_RESTART_ON ? "remote_bp.warm_restart is not \"on\"" :
+		read_tables(fd);
+	(void) rbp_libc.close(fd);
+	(void) rbp_libc.unlink(IMAGE_FILE);
+	pending = why == NULL;
+	if (pending)
+		return true;
+	(void) rbp_libc.unlink(USED_FILE);
+	ereport(LOG, (errmsg("remote_bp: the tier begins empty, although the last stop has left an image of it: %s", why)));
+	rbp_stats_error("the image of the last stop could not be used: %s", why);
+	return false;
+}
+
+void
+rbp_tier_image_load(void)
+{
+	if (pending)
+		rbp_directory_load_by(rbp_dir, read_chunk);
+	pending = false;
+}
+
+void
+rbp_tier_image_loaded(void)
+{
+	(void) rbp_libc.unlink(USED_FILE);
+}
