@@ -1,5 +1,6 @@
 # Unlogged tables are reset from their init forks after a crash: by a crash of
-# one backend, and by an immediate stop.  The tier starts empty after both.
+# one backend, and by an immediate stop.  The tier starts empty after both, since fsync is
+# off; see t/127_kept_files.pl.
 
 use strict;
 use warnings;

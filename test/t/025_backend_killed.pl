@@ -1,5 +1,5 @@
 # Processes of the server are killed: a backend, the pusher, the lease worker.
-# The server starts anew, as it does, without what was in the tier; another
+# The server starts anew, as it does, with what was in the tier, under load; another
 # server on the same donor sees nothing of it.
 
 use strict;
@@ -17,7 +17,7 @@ use Time::HiRes qw(sleep);
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '192MB');
 my $other = busy_cluster('other', broker => $broker, tier => '64MB', scale => 2);
-my $node = busy_cluster('killed', broker => $broker, tier => '128MB');
+my $node = busy_cluster('killed', broker => $broker, tier => '128MB', conf => "fsync = on\n");
 my $sums = q{SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
 	(SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(bbalance) FROM pgbench_branches)};
 
@@ -37,7 +37,8 @@ for my $victim ('client backend', 'remote_bp pusher', 'remote_bp lease worker')
 			sub { log_since($node, $offset) =~ /database system is ready to accept connections/ }),
 		"$victim: the server recovers");
 	$load->{daemon}->wait_end(30);
-	ok(wait_leased($node, 120), "$victim: memory is leased again");
+	ok(wait_leased($node, 120), "$victim: memory is leased");
+	log_tells($node, $offset, qr/going on with the lease, \d+ MB/, "$victim: by the lease of before");
 	ok(serves_again($node), "$victim: pages come from the tier again");
 	is($node->safe_psql('postgres', $sums), 't|t', "$victim: balances agree");
 	my $after = start_load($node, seconds => 4, clients => 2);

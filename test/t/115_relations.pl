@@ -76,7 +76,8 @@ sub figure
 		"SELECT coalesce(sum($figure), 0) FROM remote_bp_stat_relations WHERE relation = '$relation'::regclass AND fork = 'main'");
 }
 
-my $sums = join(', ', map { "sum($_)" } my @counters = qw(hits staged_hits misses page_cache_reads disk_reads captures evictions));
+# after a reset there may be no row at all
+my $sums = join(', ', map { "coalesce(sum($_), 0)" } my @counters = qw(hits staged_hits misses page_cache_reads disk_reads captures evictions));
 
 my $all = join(', ', map { "t.$_" } @counters);
 

@@ -26,7 +26,7 @@ our @EXPORT = qw(
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages pages_kept_or_evicted warm make_table content evict_buffers
-  log_size log_since log_tells log_troubles is_clean server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
+  log_size log_since log_tells log_troubles is_clean server_processes server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
 );
 
 my $MB = 1024 * 1024;
@@ -280,7 +280,7 @@ sub build_module
 # The module is the installed one, or that of RBP_MODULE_DIR.
 # Options of new_cluster: broker (none: the tier is off), conf (more
 # settings), shared_buffers (1MB), tier (64MB), transport (auto), checksums,
-# test_build, streaming, extension => 0 not to create it, start => 0 not to
+# test_build, warm_restart (crash: a stop gives memory back), streaming, extension => 0 not to create it, start => 0 not to
 # start, io_workers => 0 to let backends read by themselves (18 and later: I/O
 # workers read in batches, and nothing ahead).  Every hit is compared with the disk unless compare => 0.
 sub new_cluster
@@ -331,6 +331,7 @@ remote_bp.buffer_tier_max_size = '$max'
 remote_bp.buffer_tier_size = '$tier'
 remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'
 remote_bp.compare_with_disk = $compare
+remote_bp.warm_restart = '@{[ $opt{warm_restart} // 'crash' ]}'
 remote_bp.read_from = '@{[ $opt{read_from} // 'donor' ]}'
 CONF
 	$conf .= module_path($opt{test_build});
@@ -558,19 +559,28 @@ sub warm
 	return $held;
 }
 
-# The process id of a server's child of that name, as ps shows it; background
-# workers without a database are not in pg_stat_activity.
-sub server_process
+# The children of a server, {pid, title} each, as ps shows them; background workers
+# without a database are not in pg_stat_activity.
+sub server_processes
 {
-	my ($node, $name) = @_;
-	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my ($node) = @_;
+	my ($postmaster) = (eval { slurp_file($node->data_dir . '/postmaster.pid') } // '') =~ /^(\d+)/ or return;
+	my @children;
 	# without a program: some live for a few milliseconds
 	for my $pid (split ' ', eval { slurp_file("/proc/$postmaster/task/$postmaster/children") } // '')
 	{
-		my $title = eval { slurp_file("/proc/$pid/cmdline") } // '';
-		return $pid if $title =~ /^postgres: [^\0]*\Q$name\E[\s\0]*$/;
+		my ($title) = (eval { slurp_file("/proc/$pid/cmdline") } // '') =~ /^(postgres: [^\0]*?)[\s\0]*$/;
+		push @children, { pid => $pid, title => $title } if $title;
 	}
-	return undef;
+	return @children;
+}
+
+# The process id of a server's child whose title ends so.
+sub server_process
+{
+	my ($node, $name) = @_;
+	my ($child) = grep { $_->{title} =~ /\Q$name\E$/ } server_processes($node);
+	return $child && $child->{pid};
 }
 
 #---- logs -----------------------------------------------------------------

@@ -1,7 +1,8 @@
 # The coherence torture: twenty clients that write, read and take away files
 # in every way there is, on a server with 2 MB of shared buffers and a tier
 # that cannot hold all of it, with every hit compared with the disk, through a
-# crash and an immediate restart.
+# crash and an immediate restart; or while processes of the server are killed again and
+# again, over which the tier keeps its pages.
 
 package RemoteBP::Torture;
 
@@ -13,16 +14,17 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
+use RemoteBP::Kept;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(torture);
+our @EXPORT = qw(torture torture_kills);
 
 my $rounds = 3;
 my $hits = 12_000;    # that donors serve at least, and this part of all:
 my $share = 1 / 4;
 my $scale = 6;    # 6 x 16 MB
-my $dir;
+my ($dir, @workers, $load);
 
 # With read_from = cache, pages come from donors or the page cache, which is
 # emptied again and again.
@@ -61,30 +63,7 @@ sub torture
 	my $name = $opt{name};
 	$dir = PostgreSQL::Test::Utils::tempdir();
 
-	my $broker = start_broker();
-	my $donor1 = start_donor($broker, id => 'donor1', memory => '64MB');
-	my $donor2 = start_donor($broker, id => 'donor2', memory => '64MB');
-	my $node = new_cluster(
-		$name,
-		broker => $broker,
-		transport => $opt{transport},
-		checksums => $opt{checksums},
-		shared_buffers => '2MB',
-		tier => "${tier}MB",
-		staging => '1MB',
-		read_from => $opt{read_from},
-		conf => <<'CONF');
-remote_bp.read_ahead = 64
-max_wal_size = 512MB
-checkpoint_timeout = 30s
-deadlock_timeout = 200ms
-log_checkpoints = off
-# Twenty clients on two processors answer late now and then; the tier shall
-# be in use all the time.
-remote_bp.io_timeout = 1s
-CONF
-	ok(wait_leased($node, $tier), 'memory is leased');
-	set_up($node);
+	my $node = server(%opt, tier => $tier);
 
 	my %sum;
 	for my $round (1 .. $rounds)
@@ -99,7 +78,7 @@ CONF
 		note("round $round: " . join(', ', map { "$_ $c->{$_}" } grep { ($c->{$_} // '') =~ /^[1-9]\d*$/ } sort keys %$c));
 		note($node->safe_psql('postgres', 'SELECT donor, state, reads, writes, failures, timeouts, read_p50_us, read_p99_us FROM remote_bp_stat_donors'));
 		note($node->safe_psql('postgres', 'SELECT operation, calls, p50_us, p99_us FROM remote_bp_stat_latency'));
-		crash($node, $round);
+		end_round($node, $round);
 		my $failed = finish_round($round);
 		is($failed, '', "round $round: no client saw anything wrong");
 		for my $job (sort { $a cmp $b } keys %{ { map { $_->[0] => 1 } @jobs } })
@@ -121,16 +100,187 @@ CONF
 	cmp_ok($sum{$_}, '>', 0, "there were $_") for qw(evictions invalidations generations pushes captures);
 	is($sum{mismatches}, 0, 'none was different');
 	is($sum{hash_failures}, 0, 'none was broken');
+	is_sound($node, %opt);
+	return;
+}
+
+# As many kills of processes, of any kind and at any moment, as RBP_TORTURE_KILLS says: ten,
+# in a soak so many as soak => N says.  Every other life of the server is without
+# full_page_writes.  After the last one, the clients end in order.
+sub torture_kills
+{
+	my (%opt) = @_;
+	my $kills = $ENV{RBP_TORTURE_KILLS} || ($ENV{RBP_SOAK} ? $opt{soak} : 10);
+	my (%sum, %victims);
+	my ($discarded, $kept, $hit) = (0, 0, 0);
+	$rounds = $kills + 1;
+	$dir = PostgreSQL::Test::Utils::tempdir();
+	# What was written with fsync = off would not be kept.  With wal_level = minimal
+	# PostgreSQL itself loses databases made by wal_log.
+	my $node = server(%opt, tier => 96, conf => <<'CONF');
+fsync = on
+wal_level = replica
+autovacuum = on
+autovacuum_naptime = 1s
+CONF
+
+	for my $round (1 .. $rounds)
+	{
+		my $last = $round == $rounds;
+		my $writes = $round % 2 ? 'on' : 'off';
+		set_and_wait($node, full_page_writes => $writes);
+		run_round($node, $round, $last ? 5 : 3 * rand()**2, $round > 1 && !$last);
+		my $c = counters($node);
+		$sum{$_} += $c->{$_} for qw(hits staged_hits compared mismatches hash_failures evictions invalidations generations pushes captures);
+		my $lease = lease_id($node);
+		my $offset = log_size($node);
+		my ($victim, $pages) = $last ? end_round($node, $round) : kill_some($node, $round, $writes);
+		is(finish_round($round), '', "round $round: no client saw anything wrong");
+		last if $last;
+		$victims{$_}++ for split /, /, $victim;
+		my ($why) = log_since($node, $offset) =~ /what was kept over the crash is discarded: (.*)/;
+		note("round $round, full_page_writes $writes: $victim; pages: $c->{remote_pages}, then $pages; " . ($why // ''));
+		wait_usable($node);
+		$discarded++ if $why;
+		$kept++ if $pages > 0.5 * $c->{remote_pages} && lease_id($node) eq $lease;
+		my $hits = counter($node, 'hits');
+		$node->safe_psql('postgres', 'SELECT sum(length(filler)) FROM pgbench_accounts TABLESAMPLE SYSTEM (10)');
+		$hit++ if counter($node, 'hits') > $hits;
+		is(balances($node), 't|t|t', "round $round: balances agree") if $round % 10 == 0;
+		clean_up($node) if $round % 50 == 0;
+	}
+
+	note('killed: ' . join(', ', map { "$_ $victims{$_}" } sort keys %victims));
+	note("pages were kept over $kept kills, and read after $hit of them; discarded $discarded times");
+	# The lease worker is rarely killed within a change of the lease; redo writes pages, and
+	# these are not kept.
+	cmp_ok($kept, '>=', 0.7 * $kills, 'most pages were kept over most kills');
+	cmp_ok($hit, '>=', 0.7 * $kills, 'pages were read from donors then');
+	cmp_ok($discarded, '<=', 0.1 * ($victims{'remote_bp lease worker'} // 0), 'hardly ever was all of it discarded');
+	cmp_ok($sum{$_}, '>', 0, "there were $_") for qw(hits staged_hits compared evictions invalidations generations pushes captures);
+	is($sum{mismatches}, 0, 'no page was different');
+	# A write over the network may arrive late, when its slot has another page.
+	cmp_ok($sum{hash_failures}, '<=', $opt{transport} eq 'tcp' ? $kills : 0, 'none was broken, but by writes of killed processes');
+	is(balances($node), 't|t|t', 'balances agree in the end');
+	is_sound($node, %opt, kills => $kills);
+	return;
+}
+
+# What kind of process that is, by its title
+sub kind_of
+{
+	my ($process) = @_;
+	my ($kind) = $process->{title} =~
+	  /^postgres: \S+ (checkpointer|background writer|walwriter|autovacuum launcher|autovacuum worker|logical replication launcher|io worker|remote_bp (?:\w+ )*\w+)/;
+	return $kind // 'client backend';
+}
+
+# Kill a process with everything under way, sometimes another one during recovery.  Without
+# full_page_writes no write may be torn.  Returns the names of their kinds, and the pages
+# that the tier has at once.
+sub kill_some
+{
+	my ($node, $round, $writes) = @_;
+	my $offset = log_size($node);
+	my $alive = $load->alive;
+	my $kind;
+	my $killed = sub { return scalar(() = log_since($node, $offset) =~ /was terminated by signal 9/g) };
+	for my $try (1 .. 20)
+	{
+		my %of_kind;
+		push @{ $of_kind{ kind_of($_) } }, $_ for server_processes($node);
+		my @kinds = sort keys %of_kind;
+		$kind = $try % 2 && rand() < 0.3 && $of_kind{'client backend'} ? 'client backend' : $kinds[ rand @kinds ];
+		my $process = $of_kind{$kind}[ rand @{ $of_kind{$kind} } ];
+		append_to_file(flag(), '');
+		# it may just be at its end
+		last if kill_process($process->{pid}, whole => $writes eq 'off') && wait_for('a crash', $killed, 5);
+	}
+	is($alive, 1, "round $round: pgbench is still running") or diag(substr($load->log_text, -1500));
+	cmp_ok($killed->(), '>', 0, "round $round: a process is killed: $kind");
+	if (rand() < 0.3)
+	{
+		my $second = rand() < 0.5 ? 'checkpointer' : 'background writer';
+		wait_for('redo', sub { log_since($node, $offset) =~ /redo starts at|ready to accept connections/ }, 120);
+		my ($pid, $n) = (server_process($node, $second), $killed->());
+		if ($pid && kill_process($pid, whole => $writes eq 'off') && wait_for('another crash', sub { $killed->() > $n }, 20))
+		{
+			$kind .= ", $second again";
+			$offset += rindex(log_since($node, $offset), 'was terminated by signal 9');
+		}
+	}
+	recovered($node, $offset, "round $round");
+	return ($kind, counter($node, 'remote_pages'));
+}
+
+# Files of transactions that have died with a crash stay for ever.  They are removed while
+# the server is stopped: nobody may do that behind its back.
+sub clean_up
+{
+	my ($node) = @_;
+	my %databases = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT oid FROM pg_database');
+	my %files = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT pg_relation_filenode(oid) FROM pg_class WHERE pg_relation_filenode(oid) IS NOT NULL');
+	my $own = $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'postgres'});
+	my $base = $node->data_dir . '/base';
+	$node->stop;
+	for my $path (glob "$base/*")
+	{
+		my ($oid) = $path =~ m{/(\d+)$} or next;
+		system('rm', '-r', $path) if $oid >= 100_000 && !$databases{$oid};
+	}
+	for my $path (glob "$base/$own/*")
+	{
+		my ($number) = $path =~ m{/(\d+)(?:_\w+)?(?:\.\d+)?$} or next;
+		unlink $path unless $files{$number};
+	}
+	$node->start;
+	ok(wait_leased($node, 96, 120), 'the server is started again without files of nobody');
+	return;
+}
+
+# The server, its tables, and its donors
+sub server
+{
+	my (%opt) = @_;
+	my $broker = start_broker();
+	start_donor($broker, id => $_, memory => '64MB') for 'donor1', 'donor2';
+	my $node = new_cluster(
+		$opt{name},
+		broker => $broker,
+		transport => $opt{transport},
+		checksums => $opt{checksums},
+		shared_buffers => '2MB',
+		tier => "$opt{tier}MB",
+		staging => '1MB',
+		read_from => $opt{read_from},
+		conf => <<'CONF' . ($opt{conf} // ''));
+remote_bp.read_ahead = 64
+max_wal_size = 512MB
+checkpoint_timeout = 30s
+deadlock_timeout = 200ms
+log_checkpoints = off
+# Twenty clients on two processors answer late now and then; the tier shall
+# be in use all the time.
+remote_bp.io_timeout = 1s
+CONF
+	ok(wait_leased($node, $opt{tier}), 'memory is leased');
+	set_up($node);
+	return $node;
+}
+
+# The end: nobody has seen anything wrong, and nothing is.
+sub is_sound
+{
+	my ($node, %opt) = @_;
 	my @troubles = grep { !/signal 9/ } log_troubles($node);
 	is(scalar @troubles, 0, 'the log is quiet') or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
-	my @errors = grep { /(ERROR|FATAL|PANIC):/ && !/(the database system is|terminating connection|canceling|could not receive|connection to client lost)/ }
+	my @errors = grep { /(ERROR|FATAL|PANIC):/ && !/(the database system is|terminating (?:connection|autovacuum)|canceling|database \d+ does not exist|could not receive|connection to client lost|invalid database)/ }
 	  split /\n/, log_since($node);
 	is(scalar @errors, 0, 'no query failed') or diag(join("\n", @errors[ 0 .. ($#errors > 9 ? 9 : $#errors) ]));
 
 	# All of it is sound, read through the tier and from disk.
-	$node->command_ok(
-		[ 'pg_amcheck', '--all', '--install-missing', '--heapallindexed', '--host', $node->host, '--port', $node->port ],
-		'pg_amcheck finds nothing');
+	my @amcheck = ('pg_amcheck', '--all', '--install-missing', '--heapallindexed', '--host', $node->host, '--port', $node->port);
+	$node->command_ok([@amcheck], 'pg_amcheck finds nothing');
 	is(counter($node, 'mismatches'), 0, 'nor did reading for it');
 	is($node->safe_psql('postgres', 'SELECT coalesce(sum(checksum_failures), 0) FROM pg_stat_database'),
 		0, 'no checksum failed')
@@ -141,13 +291,13 @@ CONF
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
 	$node->start;
 	is(balances($node), 't|t|t', 'balances agree without the extension, too');
+	# What redo skipped is not seen by comparing pages.
+	$node->command_ok([@amcheck], 'nor does pg_amcheck find anything') if $opt{kills};
 	$node->stop;
 	return;
 }
 
 #---- rounds ---------------------------------------------------------------
-
-my (@workers, $load);
 
 sub flag { return "$dir/over"; }
 sub over { return -e flag(); }
@@ -192,12 +342,12 @@ sub served
 	return $c->{hits} > $hits / $rounds && $c->{hits} + $c->{staged_hits} > $c->{misses} * $share * 4 / 3;
 }
 
-# Start all clients and let them run for that time, and until each job has had
-# a turn and donors have served the pages and the part of all pages that they
-# shall, however slow the machine is.
+# Start all clients and let them run for that time, and, unless any moment will do, until
+# each job has had a turn and donors have served the pages and the part of all pages that
+# they shall, however slow the machine is.
 sub run_round
 {
-	my ($node, $round, $seconds) = @_;
+	my ($node, $round, $seconds, $any) = @_;
 	unlink flag();
 
 	# A reader that checks balances as of one moment, and pages at random.
@@ -261,14 +411,14 @@ SQL
 	while ($load->alive && time < $latest)
 	{
 		last if grep { -e $_->{out} } @workers;    # one has failed
-		last if time > $end && !grep({ !-e $_->{had} } @workers) && served($node);
-		sleep 0.2;
+		last if time > $end && ($any || !grep({ !-e $_->{had} } @workers) && served($node));
+		sleep($any ? 0.02 : 0.2);
 	}
 	return;
 }
 
 # The end of a round, with everything under way.
-sub crash
+sub end_round
 {
 	my ($node, $round) = @_;
 	my $alive = $load->alive;
@@ -394,10 +544,12 @@ sub fill
 # A small working table for a job of this number.
 sub ensure_table
 {
-	my ($node, $t, $round, $turn, $kind) = @_;
+	my ($node, $t, $round, $turn, $kind, $columns) = @_;
 	return if $turn > 1;
 	$kind //= '';
-	sql($node, 'postgres', "DROP TABLE IF EXISTS $t; CREATE $kind TABLE $t (id int, v int, pad text); CREATE INDEX ${t}_id ON $t (id);");
+	$columns //= '';
+	# all of it or nothing: there may be a crash
+	sql($node, 'postgres', "BEGIN; DROP TABLE IF EXISTS $t; CREATE $kind TABLE $t (id int, v int, pad text $columns); CREATE INDEX ${t}_id ON $t (id); COMMIT;");
 	return;
 }
 
@@ -577,11 +729,7 @@ sub unlogged
 		check($node, 'postgres', 'unlogged after a crash',
 			"SELECT count(*) FILTER (WHERE life IS DISTINCT FROM $life), count(*) % $rows FROM $t WHERE id > 0", '0|0');
 	}
-	if ($turn == 1)
-	{
-		ensure_table($node, $t, $round, $turn, 'UNLOGGED');
-		sql($node, 'postgres', "ALTER TABLE $t ADD life timestamptz NOT NULL;");
-	}
+	ensure_table($node, $t, $round, $turn, 'UNLOGGED', ', life timestamptz NOT NULL');
 	sql($node, 'postgres', "TRUNCATE $t;") if $turn % 2;
 	sql($node, 'postgres', "DELETE FROM $t; VACUUM $t;") unless $turn % 2;
 	sql($node, 'postgres', "INSERT INTO $t SELECT f.*, $life FROM (" . fill($rows, $turn) . ') f;');
