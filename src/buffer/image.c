@@ -554,9 +554,11 @@ check_header(const RbpPiece *pieces, int npieces, const char **why)
 		header.segment_pages != ours.segment_pages || header.npieces != ours.npieces ||
 		header.nfiles > MAX_FILES || header.chunk_bytes > rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS * RBP_ENTRY_BYTES)
 		return false;
-	*why = "remote_bp.buffer_tier_max_size has changed";
-	if (memcmp(header.pieces, ours.pieces, sizeof(ours.pieces)) != 0)
-		return false;
+	*why = "remote_bp.buffer_tier_max_size is smaller, or very different";
+	for (int i = 0; i < npieces; i++)
+		if (i >= RBP_REMOTE_GROWS && i < RBP_REMOTE_PIECES ? header.pieces[i] > ours.pieces[i] :
+			header.pieces[i] != ours.pieces[i])
+			return false;
 	*why = "the data directory was used, copied or restored since";
 	return read_control(&ours.control, &ours.control_hash, &state) &&
 		state == DB_SHUTDOWNED && same_identity(&header.control, &ours.control) &&
@@ -606,8 +608,9 @@ read_tables(int fd)
 	if (!check_header(pieces, npieces, &why))
 		return why;
 	files_bytes = header.nfiles * sizeof(ImageFile);
+	/* those of extents may be longer now, which begins with zeros */
 	for (int i = 0; i < npieces; i++)
-		bytes += pieces[i].bytes;
+		bytes += pieces[i].bytes = header.pieces[i];
 	/* used once, whatever happens: before anybody can write */
 	if (rbp_libc.rename(IMAGE_FILE, USED_FILE) != 0 || !sync_data_directory())
 		return "it could not be renamed";

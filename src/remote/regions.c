@@ -129,7 +129,12 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 
 		rbp_remote_pool_ops[pool] = ops[pool];
 		if (found && pool == RBP_POOL_BUFFER)
+		{
+			/* an image may be of a smaller tier */
+			lease->nfree += max_extents[pool] - lease->extents.n;
+			lease->extents.n = max_extents[pool];
 			rbp_extents_reopen(&lease->extents, mem_left);
+		}
 		else
 		{
 			init_lease(lease, mem_left, first, max_extents[pool]);

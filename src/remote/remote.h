@@ -103,8 +103,13 @@ extern void rbp_remote_shmem_open(void *mem, bool found,
 								  const uint32 max_extents[RBP_POOLS],
 								  const RbpRemotePoolOps *const ops[RBP_POOLS]);
 
-/* For an image: the tables of the buffer pool, which are copied as they are. */
+/*
+ * For an image: the tables of the buffer pool, which are copied as they are.  Those from
+ * RBP_REMOTE_GROWS on have an element for each extent: they may be copied into longer
+ * ones of zeros.
+ */
 #define RBP_REMOTE_PIECES	5
+#define RBP_REMOTE_GROWS	1
 extern int	rbp_remote_pieces(RbpPiece *pieces);
 
 /* No process uses the lease's memory before it is renewed: it is of an image. */

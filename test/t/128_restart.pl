@@ -197,7 +197,14 @@ $node->start;
 is_cold($before, 'backup_label', qr/${unused}the data directory was used, copied or restored since/);
 
 $before = restart('size', sub { $node->append_conf('postgresql.conf', "remote_bp.buffer_tier_max_size = 80MB\nremote_bp.buffer_tier_size = 80MB\n") });
-is_cold($before, 'another maximum size', qr/${unused}remote_bp.buffer_tier_max_size has changed/);
+is_cold($before, 'a smaller maximum size', qr/${unused}remote_bp.buffer_tier_max_size is smaller/);
+$before = restart('a larger size', sub { $node->append_conf('postgresql.conf', "remote_bp.buffer_tier_max_size = 120MB\nremote_bp.buffer_tier_size = 120MB\n") });
+is_warm($before, 'a larger maximum size');
+ok(wait_leased($node, 120), 'a larger maximum size: it is leased');
+make_table($node, 'more', 16);
+ok(warm($node, 'more', part => 0.8) && warm($node, 'pages', part => 0.8), 'a larger maximum size: it is used');
+is_warm(restart('the larger size again'), 'the larger size again');
+$node->safe_psql('postgres', 'DROP TABLE more');
 
 # The broker has ended the lease.
 $before = restart('revoked', sub { ctl($broker, 'revoke', $_[0]->{lease}) });

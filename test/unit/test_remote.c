@@ -2474,6 +2474,7 @@ test_crash(void)
 	uint32		map[EXTENTS];
 	int64		deadline;
 	bool		same = true;
+	uint32		nfree;
 	int			nbuffer = 0;
 	int			ntemp = 0;
 
@@ -2488,6 +2489,7 @@ test_crash(void)
 	rbp_extent_close(x, 1);
 	x->states[2] = RBP_EXTENT_ONLINE + 3;
 	right = *x;
+	nfree = sh->leases[RBP_POOL_BUFFER].nfree;
 	memcpy(map, sh->map, sizeof(map));
 
 	/* a process was killed before it had counted */
@@ -2520,6 +2522,7 @@ test_crash(void)
 	   "there is no lease for temporary data");
 	ok(sh->donors[0].known[RBP_POOL_BUFFER] && !donor_known(&sh->donors[2]), "donors of that lease alone are not known");
 	is_u64(pg_atomic_read_u32(&sh->donors[0].conn_slots), 0, "nobody is connected");
+	is_u64(sh->leases[RBP_POOL_BUFFER].nfree, nfree, "as many extents are free as before");
 	is_u64(take_lease(RBP_POOL_TEMP, 3, 1, 2, 1), 0, "another one finds room");
 	is_u64(take_lease(RBP_POOL_BUFFER, 1, 0, 2, 1), 0, "the one that was kept goes on");
 	is_u64(mistakes, 0, "no mistakes");
