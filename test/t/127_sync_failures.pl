@@ -156,6 +156,20 @@ for (['fsync', $path], ['syncfs', '/pgdata'])
 	unlink $orders;
 	is(tier_pages($node, 'other'), 0, "$method before recovery: no page is in the tier");
 }
+# Before the tier has had any memory, too: what the page cache has is newer than the disk.
+my $broker_url = $node->safe_psql('postgres', 'SHOW remote_bp.broker');
+$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.broker = ''});
+$node->stop;
+start_preloaded($node, 'failed_syncs', RBP_FAILED_SYNCS => $orders);
+$node->safe_psql('postgres', 'UPDATE changed SET v = v + 1 WHERE id <= 100');
+fail_next('fsync', EIO, $path);
+isnt($node->psql('postgres', 'CHECKPOINT'), 0, 'without memory: a sync fails');
+unlink $orders;
+$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.broker = '$broker_url'");
+$node->reload;
+ok(wait_leased($node, 64), 'without memory: it comes later');
+prepare('without memory');
+like(crash('KILL'), qr/what was kept over the crash is discarded: a sync of relation files failed/, 'without memory: the failure is not forgotten');
 is(content($node, 'other'), $other, 'the other table is right after that');
 is(counter($node, 'mismatches'), 0, 'no page was different from the disk');
 $node->stop;
