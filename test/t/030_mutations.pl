@@ -418,18 +418,3 @@ SQL
 }
 
 done_testing();
-
-# Two databases whose files are named alike, page by page, and whose contents
-# differ.
-sub two_templates
-{
-	my ($node) = @_;
-	$node->safe_psql('postgres', 'CREATE DATABASE one');
-	create_extension($node, 'one');
-	make_table($node, 't', 4, db => 'one');
-	evict_buffers($node, 'one');
-	$node->safe_psql('postgres', 'CREATE DATABASE two TEMPLATE one');
-	$node->safe_psql('two', 'UPDATE t SET v = 2; VACUUM t; UPDATE t SET v = 3; VACUUM t');
-	$node->safe_psql('postgres', 'CHECKPOINT');
-	return;
-}

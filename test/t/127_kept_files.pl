@@ -22,14 +22,7 @@ my $node = kept_cluster('files', broker => $broker, tier => '224MB',
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
 
-# Two templates whose files have equal names and lengths, and other rows
-$node->safe_psql('postgres', 'CREATE DATABASE one');
-create_extension($node, 'one');
-make_table($node, 't', 4, db => 'one');
-evict_buffers($node, 'one');
-$node->safe_psql('postgres', 'CREATE DATABASE two TEMPLATE one');
-$node->safe_psql('two', 'UPDATE t SET v = 2; VACUUM t; UPDATE t SET v = 3; VACUUM t');
-$node->safe_psql('postgres', 'CHECKPOINT');
+two_templates($node);
 
 sub filled
 {

@@ -25,7 +25,7 @@ our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
-  tier_pages pages_kept_or_evicted warm make_table content evict_buffers
+  tier_pages pages_kept_or_evicted warm make_table two_templates content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_processes server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
 );
 
@@ -501,6 +501,21 @@ SQL
 	$node->safe_psql($opt{db} // 'postgres', "VACUUM $rel");
 	$node->safe_psql($opt{db} // 'postgres', 'CHECKPOINT');
 	return $rows;
+}
+
+# Two databases whose files are named alike, page by page, and whose contents
+# differ.
+sub two_templates
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', 'CREATE DATABASE one');
+	create_extension($node, 'one');
+	make_table($node, 't', 4, db => 'one');
+	evict_buffers($node, 'one');
+	$node->safe_psql('postgres', 'CREATE DATABASE two TEMPLATE one');
+	$node->safe_psql('two', 'UPDATE t SET v = 2; VACUUM t; UPDATE t SET v = 3; VACUUM t');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	return;
 }
 
 # Rows, sum of v and a hash of all content.
