@@ -30,28 +30,22 @@
  */
 extern Size rbp_tier_directory_size(void);
 extern void rbp_tier_directory_open(void *mem, bool found);
+extern Size rbp_tier_shmem_size(void);
+extern void rbp_tier_shmem_init(void *mem);
+extern uint32 rbp_tier_max_extents(void);
 
 /*
- * ---- image.c ----------------------------------------------------------------
- */
-
-/*
- * For the postmaster, when it exits with that code and all of its children have ended: write
- * an image of what is kept, unless the server was not stopped cleanly.  Takes three
- * seconds at most.
+ * For the postmaster, when it exits with that code and all of its children have ended:
+ * write an image of what is kept if the stop was clean.  Takes three seconds at most.
  */
 extern void rbp_tier_image_write(int code);
 
 /*
- * For the postmaster, at the first start, when all modules have been opened: if the last stop has left an
- * image that fits, read its tables into kept memory, and return true; the caller then
- * opens the kept modules again, as after a crash.
+ * For the postmaster, when all modules have been opened for the first time: if the last
+ * stop has left an image that fits, read its tables into kept memory, and return true;
+ * the caller then opens the kept modules again, as after a crash.
  */
 extern bool rbp_tier_image_read(void);
-
-extern Size rbp_tier_shmem_size(void);
-extern void rbp_tier_shmem_init(void *mem);
-extern uint32 rbp_tier_max_extents(void);
 
 /* Callbacks of remote for the extents of the buffer tier. */
 extern const RbpRemotePoolOps rbp_tier_pool_ops;

@@ -108,15 +108,15 @@ extern RbpDirectory *rbp_directory_reopen(void *mem, const RbpExtents *extents,
 extern void rbp_directory_build(RbpDirectory *dir, int partition);
 
 /*
- * For an image of the directory: locks that a process which was killed may have left; its
- * tables, which are copied as they are; and the
- * entries of a partition, up to the last extent that was ever used.  Nobody changes
- * them meanwhile.
+ * For an image of the directory, which nobody else uses meanwhile.  Free the locks that a
+ * process which was killed has left taken.  Store where the directory's tables are, which are
+ * copied as they are.  And: the entries of a partition, up to the last extent that was
+ * ever used.
  */
 #define RBP_DIRECTORY_PIECES	2
-extern void rbp_directory_init_locks(RbpDirectory *dir, int tranche);
 #define RBP_ENTRY_BYTES			32
-extern int	rbp_directory_pieces(RbpDirectory *dir, RbpPiece *pieces);
+extern void rbp_directory_init_locks(RbpDirectory *dir, int tranche);
+extern void rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTORY_PIECES]);
 extern RbpPiece rbp_directory_entries(RbpDirectory *dir, int partition);
 
 /*

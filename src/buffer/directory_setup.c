@@ -162,8 +162,8 @@ rbp_directory_init_locks(RbpDirectory *dir, int tranche)
 		rbp_lock_init(&dir->partitions[i].lock, tranche);
 }
 
-int
-rbp_directory_pieces(RbpDirectory *dir, RbpPiece *pieces)
+void
+rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTORY_PIECES])
 {
 	pieces[0] = (RbpPiece)
 	{
@@ -173,7 +173,6 @@ rbp_directory_pieces(RbpDirectory *dir, RbpPiece *pieces)
 	{
 		dir->databases, sizeof(dir->databases)
 	};
-	return RBP_DIRECTORY_PIECES;
 }
 
 RbpPiece

@@ -82,7 +82,7 @@
 #define FREE_BYTES		((uint64) 256 << 20)
 
 #define MAX_FILES		(1 << 20)
-#define MAX_PIECES		(RBP_REMOTE_PIECES + RBP_DIRECTORY_PIECES + 1)
+#define PIECES			(RBP_REMOTE_PIECES + RBP_DIRECTORY_PIECES + 1)
 
 /* Which file that is, and when it changed */
 typedef struct Identity
@@ -110,8 +110,7 @@ typedef struct Header
 	uint32		server;			/* its catalog version */
 	uint32		page_bytes;
 	uint32		segment_pages;
-	uint32		npieces;
-	uint64		pieces[MAX_PIECES]; /* bytes of each */
+	uint64		pieces[PIECES]; /* bytes of each */
 	uint64		nfiles;
 	uint64		tables_hash;	/* of pieces and files, which come last */
 	Identity	control;		/* of pg_control */
@@ -207,18 +206,15 @@ read_control(Identity *id, uint64 *hash, DBState * state)
  * All of kept memory that is in the image but for entries: where it lies, in the order
  * of the image.
  */
-static int
-list_pieces(RbpPiece *pieces)
+static void
+list_pieces(RbpPiece pieces[PIECES])
 {
-	int			n = rbp_remote_pieces(pieces);
-
-	n += rbp_directory_pieces(rbp_dir, pieces + n);
-	pieces[n++] = (RbpPiece)
+	rbp_remote_pieces(pieces);
+	rbp_directory_pieces(rbp_dir, pieces + RBP_REMOTE_PIECES);
+	pieces[PIECES - 1] = (RbpPiece)
 	{
 		rbp_tier_shared->spaces, sizeof(rbp_tier_shared->spaces)
 	};
-	Assert(n <= MAX_PIECES);
-	return n;
 }
 
 /* Spaces are never given up, so an image that is used again and again would fill them. */
@@ -234,7 +230,7 @@ spaces_are_few(void)
 
 /* All of the header but its hash, and what depends on the files. */
 static void
-begin_header(Header *h, const RbpPiece *pieces, int n)
+begin_header(Header *h, const RbpPiece pieces[PIECES])
 {
 	memset(h, 0, sizeof(*h));
 	h->format = FORMAT;
@@ -242,8 +238,7 @@ begin_header(Header *h, const RbpPiece *pieces, int n)
 	h->server = CATALOG_VERSION_NO;
 	h->page_bytes = BLCKSZ;
 	h->segment_pages = RELSEG_SIZE;
-	h->npieces = (uint32) n;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < PIECES; i++)
 		h->pieces[i] = pieces[i].bytes;
 }
 
@@ -324,6 +319,17 @@ look_at_files(FileTable *t)
 	}
 }
 
+/* Bytes of all tables: the pieces, and the files after them */
+static Size
+tables_bytes(const Header *h)
+{
+	Size		bytes = h->nfiles * sizeof(ImageFile);
+
+	for (int i = 0; i < PIECES; i++)
+		bytes += h->pieces[i];
+	return bytes;
+}
+
 /* Where the chunk of the partition is; that of one more: where tables are. */
 static off_t
 chunk_at(const Header *h, int partition)
@@ -347,16 +353,17 @@ has_room(int fd, Size bytes)
 static int
 write_image(int64 until)
 {
-	RbpPiece	pieces[MAX_PIECES];
-	int			npieces = list_pieces(pieces);
+	RbpPiece	pieces[PIECES];
 	FileTable	t = {0};
 	Header		h;
-	uint64		hash = 0;
-	off_t		at;
+	Size		bytes;
+	char	   *tables;
+	char	   *end;
 	DBState		state;
 	int			fd;
 
-	begin_header(&h, pieces, npieces);
+	list_pieces(pieces);
+	begin_header(&h, pieces);
 	h.chunk_bytes = rbp_directory_entries(rbp_dir, 0).bytes;
 	t.files = mmap(NULL, MAX_FILES * sizeof(ImageFile), PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -373,8 +380,8 @@ write_image(int64 until)
 	for (int part = 0; part < RBP_PARTITIONS && rbp_now_ns() < until; part++)
 	{
 		RbpPiece	p = rbp_directory_entries(rbp_dir, part);
+		off_t		at = chunk_at(&h, part);
 
-		at = chunk_at(&h, part);
 		if (at + (off_t) p.bytes > MAX_ENTRY_BYTES || !has_room(fd, p.bytes))
 			break;
 		(void) rbp_directory_visit(rbp_dir, part, false, note_file, &t);
@@ -389,20 +396,17 @@ write_image(int64 until)
 	h.nfiles = t.n;
 	if (!read_control(&h.control, &h.control_hash, &state))
 		return errno;
-	at = chunk_at(&h, RBP_PARTITIONS);
-	for (int i = 0; i <= npieces; i++)
-	{
-		RbpPiece	p = i < npieces ? pieces[i] : (RbpPiece)
-		{
-			t.files, t.n * sizeof(ImageFile)
-		};
-
-		if (!transfer(fd, p.mem, p.bytes, at, true))
-			return errno;
-		hash = rbp_mix64(hash ^ rbp_hash_bytes(p.mem, p.bytes));
-		at += (off_t) p.bytes;
-	}
-	h.tables_hash = hash;
+	bytes = tables_bytes(&h);
+	tables = malloc(bytes);
+	if (tables == NULL)
+		return ENOMEM;
+	end = tables;
+	for (int i = 0; i < PIECES; i++)
+		end = mempcpy(end, pieces[i].mem, pieces[i].bytes);
+	memcpy(end, t.files, t.n * sizeof(ImageFile));
+	h.tables_hash = rbp_hash_bytes(tables, bytes);
+	if (!transfer(fd, tables, bytes, chunk_at(&h, RBP_PARTITIONS), true))
+		return errno;
 	h.hash = rbp_hash_bytes(&h, offsetof(Header, hash));
 	if (!transfer(fd, &h, sizeof(h), 0, true) || rbp_libc.rename(NEW_FILE, IMAGE_FILE) != 0)
 		return errno;
@@ -540,22 +544,22 @@ sync_data_directory(void)
 
 /* Is that the header of an image that fits?  Otherwise *why says why not. */
 static bool
-check_header(const RbpPiece *pieces, int npieces, const char **why)
+check_header(const RbpPiece pieces[PIECES], const char **why)
 {
 	Header		ours;
 	DBState		state;
 
-	begin_header(&ours, pieces, npieces);
+	begin_header(&ours, pieces);
 	*why = "it is damaged, or of another version";
 	if (header.format != ours.format ||
 		header.hash != rbp_hash_bytes(&header, offsetof(Header, hash)) ||
 		memcmp(header.version, ours.version, sizeof(ours.version)) != 0 ||
 		header.server != ours.server || header.page_bytes != ours.page_bytes ||
-		header.segment_pages != ours.segment_pages || header.npieces != ours.npieces ||
+		header.segment_pages != ours.segment_pages ||
 		header.nfiles > MAX_FILES || header.chunk_bytes > rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS * RBP_ENTRY_BYTES)
 		return false;
 	*why = "remote_bp.buffer_tier_max_size is smaller, or very different";
-	for (int i = 0; i < npieces; i++)
+	for (int i = 0; i < PIECES; i++)
 		if (i >= RBP_REMOTE_GROWS && i < RBP_REMOTE_PIECES ? header.pieces[i] > ours.pieces[i] :
 			header.pieces[i] != ours.pieces[i])
 			return false;
@@ -587,57 +591,45 @@ check_files(const ImageFile *files)
 }
 
 /*
- * Read the tables into kept memory.  Nothing has changed there if it returns NULL, or
- * why it cannot be done.
+ * Read the tables into kept memory.  Returns NULL, or why that cannot be done: then
+ * nothing has changed there.
  */
 static const char *
 read_tables(int fd)
 {
-	RbpPiece	pieces[MAX_PIECES];
-	int			npieces = list_pieces(pieces);
-	Size		bytes = 0;
-	Size		files_bytes;
+	RbpPiece	pieces[PIECES];
+	Size		bytes;
 	const char *why;
 	char	   *tables;
 	char	   *at;
-	uint64		hash = 0;
 	int			changed;
 
+	list_pieces(pieces);
 	if (!transfer(fd, &header, sizeof(header), 0, false))
 		return "it is damaged, or of another version";
-	if (!check_header(pieces, npieces, &why))
+	if (!check_header(pieces, &why))
 		return why;
-	files_bytes = header.nfiles * sizeof(ImageFile);
-	/* those of extents may be longer now, which begins with zeros */
-	for (int i = 0; i < npieces; i++)
-		bytes += pieces[i].bytes = header.pieces[i];
 	/* used once, whatever happens: before anybody can write */
 	if (rbp_libc.rename(IMAGE_FILE, USED_FILE) != 0 || !sync_data_directory())
 		return "it could not be renamed";
-	tables = malloc(bytes + files_bytes);
-	if (tables == NULL || !transfer(fd, tables, bytes + files_bytes, chunk_at(&header, RBP_PARTITIONS), false))
+	bytes = tables_bytes(&header);
+	tables = malloc(bytes);
+	if (tables == NULL || !transfer(fd, tables, bytes, chunk_at(&header, RBP_PARTITIONS), false))
 	{
 		free(tables);
 		return "it could not be read";
 	}
-	at = tables;
-	for (int i = 0; i <= npieces; i++)
-	{
-		Size		len = i < npieces ? pieces[i].bytes : files_bytes;
-
-		hash = rbp_mix64(hash ^ rbp_hash_bytes(at, len));
-		at += len;
-	}
-	if (hash != header.tables_hash)
+	if (rbp_hash_bytes(tables, bytes) != header.tables_hash)
 	{
 		free(tables);
 		return "it is damaged, or of another version";
 	}
+	/* a piece may be longer here, and has zeros then */
 	at = tables;
-	for (int i = 0; i < npieces; i++)
+	for (int i = 0; i < PIECES; i++)
 	{
-		memcpy(pieces[i].mem, at, pieces[i].bytes);
-		at += pieces[i].bytes;
+		memcpy(pieces[i].mem, at, header.pieces[i]);
+		at += header.pieces[i];
 	}
 	changed = check_files((ImageFile *) at);
 	explicit_bzero(tables, bytes);

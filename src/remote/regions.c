@@ -162,8 +162,8 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 	rbp_remote_conn_shmem_init(mem_left);
 }
 
-int
-rbp_remote_pieces(RbpPiece *pieces)
+void
+rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 {
 	RbpExtents *x = &shared->leases[RBP_POOL_BUFFER].extents;
 	const RbpPiece list[RBP_REMOTE_PIECES] = {
@@ -175,7 +175,6 @@ rbp_remote_pieces(RbpPiece *pieces)
 	};
 
 	memcpy(pieces, list, sizeof(list));
-	return RBP_REMOTE_PIECES;
 }
 
 void

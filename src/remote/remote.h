@@ -110,9 +110,9 @@ extern void rbp_remote_shmem_open(void *mem, bool found,
  */
 #define RBP_REMOTE_PIECES	5
 #define RBP_REMOTE_GROWS	1
-extern int	rbp_remote_pieces(RbpPiece *pieces);
+extern void rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES]);
 
-/* No process uses the lease's memory before it is renewed: it is of an image. */
+/* For a lease from an image: nobody uses its memory before it is renewed. */
 extern void rbp_remote_forget_deadline(RbpPool pool);
 
 /* Is there a lease?  For the postmaster, when no other process is left. */
