@@ -22,10 +22,11 @@
  * their own.  An average is a value and the number of pages that it stands for,
  * up to a limit; a process that was stopped counts as eight times the average at
  * most.  It is a mean over time, not over reads: a disk that serves a hundred
- * reads at once and then stalls is as slow as all of that together.  The first page
- * that a process reads after it has read from elsewhere may take three times as long
- * as those behind it, since all that serves it was idle: it tells nothing of the
- * source in use.  To change the order, the other source must be 15 % faster.
+ * reads at once and then stalls is as slow as all of that together.  The first page that
+ * a process reads after it has read from elsewhere may take three times as long as those
+ * behind it, since all that serves it was idle, and so do the first 16 MB of a run,
+ * which nobody has read ahead: they tell nothing of the source in use.  To change the
+ * order, the other source must be 15 % faster.
  *
  * Questions.  A question to the page cache takes time, too.  If nearly all
  * pages are there, as far as this process has seen, a page is read straight from
@@ -40,13 +41,14 @@
  * spent on reading, by all processes together, so that a change is noticed.
  * While the page cache keeps its pages, the disk is tried for one part in 20,
  * unless donors are nearly as fast: what it has read is in the page cache from then
- * on, as it would be in a server without the tier.  A trial lasts 20 ms, and all
+ * on, as it would be in a server without the tier.  A trial lasts 20 ms, one of runs 40, and all
  * processes take part in it: a few pages of one of them tell what a source costs
  * that is idle, not what it costs in use, when several wait for it and for
  * processors; the kernel reads ahead for the window of a run that waits for the
  * disk, and those behind it find that in the page cache; a process enters a
  * donor's memory in its page tables bit by bit.  What was known before a trial
- * counts little after it.
+ * counts little after it.  Runs are tried again soon if the source in use has become
+ * cheaper or more expensive by half: what is known of the other is of another load.
  *
  * Connections.  Nobody knows whether a process will read ten pages and end, or read
  * for days, so it rents before it buys: without a connection it reads from the file
@@ -97,10 +99,11 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 
 /*
  * The limits.  A disk may stall, and most trials of it are between its stalls.  In
- * runs the kernel reads far ahead, 8 MB on some devices: only pages of several such
+ * runs the kernel reads far ahead, 8 MB on some devices, and a process that waits for
+ * a processor does so for as long as some windows take: only pages of several such
  * pieces together tell their cost.
  */
-#define DISK_RUN_WEIGHT_MAX	4096
+#define RUN_WEIGHT_MAX		4096
 #define WEIGHT_MAX			1024	/* of all others; processes that wait for
 									 * a processor are rare, and cost much */
 #define CONNECT_WEIGHT		8	/* of what connecting takes, from the first
@@ -138,6 +141,10 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 									 * when they are read, all would not be */
 #define TRIAL_PAGES			8
 #define TRIAL_NS			INT64_C(20000000)
+#define TRIAL_RUN_NS		INT64_C(40000000)
+#define START_PAGES			2048	/* of a run, while the kernel begins to
+									 * read ahead, */
+#define START_NS			INT64_C(20000000)	/* if they took no longer */
 #define TRIAL_FILE_BLOCKS	64
 
 /*
@@ -196,6 +203,9 @@ typedef struct Shared
 	int64_t		trial_at[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int64_t		trial_until[RBP_FILE_SYSTEMS][RBP_WORKS][2];	/* the ends of trials of
 																 * files and donors */
+	int64_t		trial_cost[RBP_FILE_SYSTEMS];	/* of the source in use, when
+												 * runs of the other one were
+												 * tried */
 	int32_t		transport;		/* that was used last */
 	int32_t		temp_transport; /* likewise, for temporary blocks; */
 	int32_t		temp_fs;		/* and where their files are */
@@ -226,6 +236,13 @@ static struct
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
 	int			place;			/* that it has measured last, plus 1; */
 	bool		idle[PLACES];	/* was a place so when measured last? */
+
+	/* windows measured in a row, all of one place */
+	int			run_place;		/* plus 1; 0: none yet */
+	int			run_pages;
+	int64_t		run_ns;
+	bool		run_counts;		/* from its start on */
+	bool		run_short[PLACES];	/* was the last row of a place too short? */
 
 	/* was the disk faster than donors? */
 	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
@@ -374,6 +391,34 @@ was_idle(int p)
 	return idle && !always;
 }
 
+static inline bool
+is_start(int pages, int64_t ns)
+{
+	return pages <= START_PAGES && ns <= START_NS;
+}
+
+/*
+ * Note that a window was measured.  Does it tell nothing yet?  The kernel reads a run ahead
+ * in steps that grow, each of which is waited for until it is some MB ahead.  What a
+ * process reads first counts, as do rows that are always short: that is what they take.
+ */
+static bool
+run_starts(int p, int n, int64_t ns)
+{
+	if (own.run_place != p + 1)
+	{
+		if (own.run_place != 0)
+			own.run_short[own.run_place - 1] = is_start(own.run_pages, own.run_ns);
+		own.run_counts = own.run_place == 0 || own.run_short[p];
+		own.run_place = p + 1;
+		own.run_pages = 0;
+		own.run_ns = 0;
+	}
+	own.run_pages = MIN(own.run_pages, START_PAGES) + n;
+	own.run_ns = MIN(own.run_ns, START_NS) + ns;
+	return !own.run_counts && is_start(own.run_pages, own.run_ns);
+}
+
 /* If others add at the same time, this is lost; so little does not matter. */
 void
 rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
@@ -382,12 +427,13 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	Measured   *m = &own.measured[p][cost];
 	uint64_t	average = LOAD(shared->average[p][cost]);
 	bool		disk = transport == RBP_NO_TRANSPORT;
-	int64_t		limit = cost == RBP_COST_RUN && disk ? DISK_RUN_WEIGHT_MAX : WEIGHT_MAX;
+	int64_t		limit = cost == RBP_COST_RUN ? RUN_WEIGHT_MAX : WEIGHT_MAX;
 	bool		idle = was_idle(p);
 
 	ns = MIN(MAX(ns, 0), MEASURED_MAX_NS);
 	spend(fs, work_of(cost), ns);
-	if (idle && cost == RBP_COST_PAGE && average != 0)
+	if (((idle && cost == RBP_COST_PAGE) || (cost == RBP_COST_RUN && run_starts(p, n, ns))) &&
+		average != 0)
 		return;
 	m->n += n;
 	m->ns += ns;
@@ -468,9 +514,12 @@ rbp_choose_file(int fs, int transport, RbpWork work, bool cached)
 	return *disk;
 }
 
-/* Is a trial due that takes so long?  If so, it is this process's. */
+/*
+ * Is a trial due that takes so long?  If so, it is this process's.  early: it need not wait
+ * longer than one of the part FILL_PART would.
+ */
 static bool
-trial_due(int fs, RbpWork work, int part, int64_t ns)
+trial_due(int fs, RbpWork work, int part, int64_t ns, bool early)
 {
 	int64_t		spent = LOAD(shared->spent[fs][work]);
 	int64_t		at = LOAD(shared->trial_at[fs][work]);
@@ -479,7 +528,8 @@ trial_due(int fs, RbpWork work, int part, int64_t ns)
 	 * A trial that was planned while the page cache did not keep its pages is
 	 * far away: do not wait for it now that it does.
 	 */
-	return (spent >= at || (part == FILL_PART && at - spent > 2 * FILL_PART * ns)) &&
+	return (spent >= at || (part == FILL_PART && at - spent > 2 * FILL_PART * ns) ||
+			(early && at - spent < (part - FILL_PART) * ns)) &&
 		rbp_guc_read_from == RBP_READ_AUTO &&
 		__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + part * ns,
 									false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -490,6 +540,19 @@ static inline int
 part_of(bool disk, int64_t disk_cost, int64_t donor_cost)
 {
 	return disk && rbp_choice_cache_keeps() && (donor_cost - CACHED_COST) * FILL_READS > disk_cost ? FILL_PART : TRIAL_PART;
+}
+
+/*
+ * Does the source in use cost half as much again, or the reverse, as when runs of the
+ * other one were tried?  Then others read at the same time that did not, or do no more,
+ * and the two costs cannot be compared.
+ */
+static bool
+load_differs(int fs, int64_t cost)
+{
+	int64_t		then = LOAD(shared->trial_cost[fs]);
+
+	return then != 0 && (cost * 2 > then * 3 || cost * 3 < then * 2);
 }
 
 /*
@@ -508,7 +571,9 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	int			part = part_of(!donors, disk, donor);
 	int64_t		few = work == RBP_WORK_RUN ? KNOWN_RUN : KNOWN;
 	bool		known = WEIGHT(old) >= few;
-	int64_t		ns = MAX(donors ? donor : disk, TRIAL_NS);
+	bool		early = work == RBP_WORK_RUN && load_differs(fs, donors ? disk : donor);
+	int64_t		length = work == RBP_WORK_RUN ? TRIAL_RUN_NS : TRIAL_NS;
+	int64_t		ns = MAX(donors ? donor : disk, length);
 
 	if (work == RBP_WORK_PAGE && own.trial_fs == fs && own.trial_left > 0)
 	{
@@ -517,10 +582,12 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	}
 	if (now < LOAD(*until))
 		return true;
-	if (now - LOAD(*until) < (known ? part - 1 : FILL_PART) * ns ||
-		(!trial_due(fs, work, part, ns) && known))
+	if (now - LOAD(*until) < (known && !early ? part - 1 : FILL_PART) * ns ||
+		(!trial_due(fs, work, part, ns, early) && known))
 		return false;
-	STORE(*until, now + TRIAL_NS);
+	STORE(*until, now + length);
+	if (work == RBP_WORK_RUN)
+		STORE(shared->trial_cost[fs], donors ? disk : donor);
 	if (work == RBP_WORK_PAGE)
 	{
 		own.trial_fs = fs;
@@ -529,6 +596,14 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	/* what was known before is out of date */
 	STORE(*average, VALUE(old) << WEIGHT_BITS | (uint64_t) MIN(WEIGHT(old), few));
 	return true;
+}
+
+bool
+rbp_choose_announced(int fs, int transport)
+{
+	return rbp_guc_read_from == RBP_READ_FILE ||
+		(rbp_guc_read_from == RBP_READ_AUTO &&
+		 faster(false, rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE), rbp_cost(fs, transport, RBP_COST_RUN)));
 }
 
 RbpSource
@@ -687,7 +762,7 @@ choose_temp_arm(int fs)
 	/* files are tried when it is known what they are to be compared with */
 	if (!temp_cost_known(fs, false) ||
 		!trial_due(fs, RBP_WORK_TEMP, *file || rbp_choice_cache_keeps() ? TRIAL_PART : RARE_PART,
-				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file)))
+				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file), false))
 		return;
 	own.temp_file = !*file;
 	own.temp_left = *file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS;

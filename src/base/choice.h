@@ -101,6 +101,12 @@ extern RbpSource rbp_choose_page(int fs, int transport, bool askable, int64_t no
 /* Should it be read from the file, which is cached or not? */
 extern bool rbp_choose_file(int fs, int transport, RbpWork work, bool cached);
 
+/*
+ * Should a page that the server announces be read from the file?  Such pages are on their
+ * way from donors together, as those of a run are, and the disk has to look for each.
+ */
+extern bool rbp_choose_announced(int fs, int transport);
+
 /* A window of a run */
 typedef struct RbpRunFacts
 {

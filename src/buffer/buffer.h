@@ -202,12 +202,12 @@ extern void rbp_tier_lost_track(const char *why);
 extern void rbp_tier_sync_failed(const char *call);
 
 /*
- * The server announces that it will read these blocks, of one segment.  Are
- * all of them in the tier, so that having the kernel read them is useless?  If
- * so, they are requested from donors.
+ * The server announces that it will read this part of a segment.  If the tier has all of
+ * it, the pages are requested from donors, and having the kernel read them is useless; if not,
+ * the kernel is told.  Returns what posix_fadvise() returns.
  */
-extern bool rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
-							  BlockNumber block, int nblocks);
+extern int	rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
+							  off_t offset, off_t len);
 
 /*
  * ---- the pusher: the background worker that writes staged pages to donors -----

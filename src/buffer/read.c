@@ -78,6 +78,12 @@ typedef int Outcomes[RBP_COUNT_CAPTURES];
 
 static char compare_page[BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
 
+/*
+ * What announcements have taken since the last read: a part of what the source costs, as the
+ * kernel needs longer for one than for a read of what it has read then.
+ */
+static int64 announcing_ns = 0;
+
 /* Is the page in its buffer, without the file? */
 static inline bool
 is_served(const ReadPage *page)
@@ -723,10 +729,11 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	bool		timed = straight->timed && straight->left > 0;
 	uint32		skip_reason = rbp_guc_read_from == RBP_READ_FILE ? RBP_SHADOW_POLICY :
 	straight->cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
-	int64		start = timed ? rbp_now_ns() : 0;
+	int64		start = timed ? rbp_now_ns() - announcing_ns : 0;
 	ssize_t		got = rbp_libc_readv(fd, iov, iovcnt, offset);
 	int			n = (int) (got / BLCKSZ);
 
+	announcing_ns = 0;
 	if (n <= 0)
 		return got;
 	for (int k = 0, i = 0; k < iovcnt; k++)
@@ -763,11 +770,11 @@ read_run(ReadRun *run, uint16 space)
 {
 	ReadPage   *pages = run->pages;
 	RbpReadFile file = {.fd = run->fd,.fs = run->fs,.cache = run->cache};
-	int64		start = rbp_now_ns();
-	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
+	int64		begun = rbp_now_ns();
+	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(begun);
+	int64		start = handle_victims(run, usable, begun);
 	ssize_t		total = 0;
 
-	start = handle_victims(run, usable, start);
 	if (is_straight(run->cache, pages[0].ref.id.block))
 	{
 		struct iovec iov[RBP_MAX_BATCH];
@@ -821,11 +828,17 @@ read_run(ReadRun *run, uint16 space)
 			break;				/* end of file, or interrupted by a signal */
 		i += misses.n;
 	}
+
+	/*
+	 * A page that came from a donor has a claim, one that was read straight
+	 * has none: the victims of a run are a part of what its source costs.
+	 */
 	if (run->window != NULL)
 	{
 		run->window->pages += run->n;
-		run->window->ns += run->read_at - start;
+		run->window->ns += run->read_at - begun + announcing_ns;
 	}
+	announcing_ns = 0;
 	return total;
 }
 
@@ -884,8 +897,11 @@ comes_from_tier(int fs, const RbpLookup *lookup)
 {
 	if (lookup->where != RBP_REMOTE)
 		return lookup->where == RBP_STAGED && rbp_guc_read_from != RBP_READ_FILE;
-	return rbp_remote_slot_readable(lookup->slot) &&
-		!rbp_choose_file(fs, rbp_remote_slot_transport(lookup->slot), RBP_WORK_PAGE, false);
+	if (!rbp_remote_slot_readable(lookup->slot))
+		return false;
+	return rbp_remote_slot_local(lookup->slot) ?
+		!rbp_choose_file(fs, rbp_remote_slot_transport(lookup->slot), RBP_WORK_PAGE, false) :
+		!rbp_choose_announced(fs, rbp_remote_slot_transport(lookup->slot));
 }
 
 /* Request a block that the server announces, unless the page cache has it. */
@@ -902,21 +918,20 @@ announce_block(int fd, RbpCacheView *cache, const RbpPageId *id, const RbpLookup
 		rbp_ahead_announce(lookup->slot, lookup->hash);
 }
 
-bool
-rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
+/* Does the tier have the blocks that are announced?  If so, request them. */
+static bool
+request_announced(int fd, const RbpRelFile *file, RbpCacheView *cache,
 				  BlockNumber block, int nblocks)
 {
 	uint16		space = rbp_space_find(file->spc, file->db);
 	RbpPageId	id = {.rel = file->rel,.block = block,.space = space,.fork = file->fork};
 	RbpLookup	lookups[RBP_MAX_BATCH];
-
 	int			fs = rbp_page_cache_file_system(fd, &cache->file_system);
 
 	/* long advice is about a run, which is recognized by its reads */
 	bool		request = nblocks <= RBP_MAX_BATCH && !rbp_tier_unconnected;
 
-	if (space == RBP_INVALID_SPACE || rbp_straight_left(&cache->straight, block) ||
-		!rbp_tier_usable(rbp_now_ns()))
+	if (space == RBP_INVALID_SPACE || !rbp_tier_usable(rbp_now_ns()))
 		return false;
 	for (int i = 0; i < nblocks; i++, id.block++)
 	{
@@ -935,4 +950,23 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		return false;			/* which the disk is read for */
 	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);
 	return true;
+}
+
+int
+rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
+				  off_t offset, off_t len)
+{
+	BlockNumber block = rbp_block_of(file, offset);
+	int			nblocks = (int) (rbp_block_of(file, offset + len - 1) - block) + 1;
+	bool		straight = rbp_straight_left(&cache->straight, block);
+	int			result = 0;
+	int64		start;
+
+	if (straight && !cache->straight.timed)
+		return rbp_libc.posix_fadvise(fd, offset, len, POSIX_FADV_WILLNEED);
+	start = rbp_now_ns();
+	if (straight || !request_announced(fd, file, cache, block, nblocks))
+		result = rbp_libc.posix_fadvise(fd, offset, len, POSIX_FADV_WILLNEED);
+	announcing_ns += rbp_now_ns() - start;
+	return result;
 }

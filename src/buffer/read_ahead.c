@@ -147,7 +147,6 @@ typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			readable;		/* pages that may be requested */
-	bool		worth;			/* others of them are worth a connection */
 	int			absent;			/* pages behind the last one that it has */
 } Survey;
 
@@ -168,7 +167,6 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 	int			ncached = 0;	/* of what donors have */
 
 	s->readable = s->absent = 0;
-	s->worth = false;
 	for (int i = 0; i < w->n; i++, id.block++)
 		refs[i] = rbp_page_ref(&id);
 	rbp_directory_prefetch(rbp_dir, refs, w->n);
@@ -198,8 +196,8 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 		else
 		{
 			lookup->where = RBP_ABSENT;
-			if (!(w->asked && w->cached[i]))
-				s->worth |= rbp_remote_slot_worth(lookup->slot, w->fs, RBP_WORK_RUN, 1);
+			if (!w->mostly_cached)
+				(void) rbp_remote_slot_worth(lookup->slot, w->fs, RBP_WORK_RUN, 1);
 		}
 	}
 	w->absent = s->absent == w->n;
@@ -384,12 +382,9 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	/* a process with no connection makes one for what is not cached */
 	if (s.readable == 0 && w->mostly_cached)
 		w->file = true;
+	/* a read of it connects, or reads the file */
 	if (!w->file && s.readable == 0)
-	{
-		/* each page by itself: that connects, or reads the file */
-		w->n = s.worth ? 0 : w->n;
 		return;
-	}
 
 	/*
 	 * of what no donor has, some is captured, if that is worth looking at

@@ -797,15 +797,10 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 	if (info != NULL && advice == POSIX_FADV_WILLNEED && offset >= 0 &&
 		len > 0 && len <= MAX_ADVICE_BLOCKS * BLCKSZ && rbp_tier_attached())
 	{
-		BlockNumber first = rbp_block_of(&info->file, offset);
-		BlockNumber last = rbp_block_of(&info->file, offset + len - 1);
-
-		bool		announced = rbp_tier_announce(fd, &info->file, &info->cache,
-												  first, (int) (last - first) + 1);
+		int			result = rbp_tier_announce(fd, &info->file, &info->cache, offset, len);
 
 		errno = save_errno;		/* the result tells of errors, not errno */
-		if (announced)
-			return 0;
+		return result;
 	}
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);
 }

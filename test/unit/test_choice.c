@@ -444,6 +444,47 @@ test_idle_sources(void)
 	ok(rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "donors that are slow, and read now and then, are found out");
 }
 
+/* What tells nothing of what runs cost */
+static void
+test_costs_of_runs(void)
+{
+	int64_t		before;
+
+	start();
+	start_process();
+	for (int i = 0; i < 10; i++)
+		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 2 * US);
+	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) == 2 * US, "what a process reads first counts");
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 20 * US);
+	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) < 5 * US, "a window that waits for a processor does not make donors seem slow");
+	for (int i = 0; i < 20; i++)
+		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 2 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 4096, 4096 * 5 * US);
+
+	/* a trial of donors, and then more of the file */
+	before = rbp_cost(FIRST, FAR, RBP_COST_RUN);
+	for (int i = 0; i < 4; i++)
+		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 8 * US);
+	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) == before, "the start of a run does not count");
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 8 * US);
+	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) > before, "what comes behind it does");
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 500, 500 * 30 * US);
+	ok(rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN) == 5 * US, "nor does that of the file");
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 500, 500 * 30 * US);
+	ok(rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN) > 5 * US, "unless it takes long");
+
+	/* rows that are always short */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 2 * US);
+	for (int i = 0; i < 3; i++)
+	{
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 500, 500 * 5 * US);
+		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 4 * US);
+	}
+	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) > 2 * US, "rows that are always short count");
+}
+
 /* Is it worth to look at each page of a run? */
 static void
 test_captures_of_runs(void)
@@ -645,8 +686,8 @@ test_runs(void)
 	start_process();
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_TRIAL && rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now), "a trial");
 	start_process();
-	ok(rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now + 19 * MS), "another process takes part");
-	ok(!rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now + 21 * MS), "until it is over");
+	ok(rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now + 39 * MS), "another process takes part");
+	ok(!rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now + 41 * MS), "until it is over");
 	ok(!rbp_choice_trying(SECOND, RBP_SOURCE_TRIAL, now), "on another file system none does");
 	rbp_guc_read_from = RBP_READ_DONOR;
 	ok(!rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now) && rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "nor one that reads from donors");
@@ -659,13 +700,31 @@ test_runs(void)
 	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 4 * US);
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR && rbp_choice_trying(FIRST, RBP_SOURCE_DONOR, now), "a trial of donors");
 	start_process();
-	ok(rbp_choose_run(&f, now + 19 * MS) == RBP_SOURCE_DONOR, "another process takes part");
-	now += 21 * MS;
+	ok(rbp_choose_run(&f, now + 39 * MS) == RBP_SOURCE_DONOR, "another process takes part");
+	now += 41 * MS;
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "until it is over");
-	files = run(4000 * MS, f, 8 * US, 4 * US, US);
+	files = run(8000 * MS, f, 8 * US, 4 * US, US);
 	is_u64((uint64_t) files, 100, "for a while there is no other");
-	files = run(4000 * MS, f, 8 * US, 4 * US, US);
+	files = run(8000 * MS, f, 8 * US, 4 * US, US);
 	ok(files >= 98 && files < 100, "then there is (%d %%)", files);
+
+	/* others have read at the same time, and do no more */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 4096, 4096 * 5 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 4096, 4096 * 15 * US);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_TRIAL, "a trial while donors take long");
+	now += 1000 * MS;
+	for (int i = 0; i < 40; i++)
+		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 4 * US);
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], LOAD(shared->spent[FIRST][RBP_WORK_RUN]) + 179 * 40 * MS);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "if they take a little less, no trial is due");
+	for (int i = 0; i < 40; i++)
+		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 2 * US);
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], LOAD(shared->spent[FIRST][RBP_WORK_RUN]) + 181 * 40 * MS);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "if they take much less, one is due soon");
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], LOAD(shared->spent[FIRST][RBP_WORK_RUN]) + 179 * 40 * MS);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_TRIAL, "after a twentieth of the time");
 
 	/* donors of which nothing is known are tried at once */
 	start();
@@ -673,7 +732,7 @@ test_runs(void)
 	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 2 * US);
 	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], INT64_MAX);
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR && rbp_choice_trying(FIRST, RBP_SOURCE_DONOR, now), "unknown donors are tried at once");
-	now += 21 * MS;
+	now += 41 * MS;
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "but not all the time");
 
 	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 8, 8 * 900 * US);
@@ -818,6 +877,7 @@ main(void)
 	test_capture();
 	test_short_processes();
 	test_idle_sources();
+	test_costs_of_runs();
 	test_captures_of_runs();
 	test_stretches();
 	test_settings();
