@@ -2,12 +2,15 @@
  *
  * executor.c
  *	  Hooks of the planner, the executor, and of utility commands: what a query
- *	  uses while it runs.
+ *	  uses while it runs, and what each node of its plan uses.
  *
  * A query is run in parts, and others may run in between: each call of
  * ExecutorRun() and ExecutorFinish() is measured.  What a query uses includes
  * what the queries use that it runs, by functions and triggers, and what its
  * parallel workers use (see base/stats.h).
+ *
+ * Nodes are measured for EXPLAIN (ANALYZE, BUFFERS), where the server lets
+ * extensions add to what it shows of a node: since 18.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,12 +19,20 @@
 #include "access/parallel.h"
 #include "executor/executor.h"
 #include "executor/instrument.h"
+#include "nodes/nodeFuncs.h"
 #include "optimizer/planner.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
 
 #include "base/compat.h"
 #include "usage/usage_internal.h"
+
+/* A node of a plan that is measured */
+typedef struct MeasuredNode
+{
+	ExecProcNodeMtd run;		/* the node's own function */
+	RbpUsage	used;
+} MeasuredNode;
 
 /* A query that is measured; it lives as long as the executor's state. */
 typedef struct MeasuredQuery
@@ -30,7 +41,8 @@ typedef struct MeasuredQuery
 	const PlannedStmt *plan;
 	const EState *state;
 	RbpUsage	usage;
-	RbpMeasuredNodes *nodes;	/* where EXPLAIN can show them */
+	MeasuredNode *nodes;		/* by plan_node_id, where EXPLAIN shows them */
+	int			nnodes;			/* of them there is room for */
 	bool		statement;		/* sent by the client, and to be noted */
 	struct MeasuredQuery *next;
 	MemoryContextCallback on_reset;
@@ -87,6 +99,117 @@ find_measured(const void *of)
 	return m;
 }
 
+/*
+ * ---- nodes of a plan -------------------------------------------------------------
+ *
+ * No hook tells when a node runs.  But the executor calls a node by a pointer,
+ * and run_node() stands before the node's own function there.  As with the
+ * server's own figures, a node has what those below it have used, too, and what
+ * queries have that functions run.  What parallel workers use is not known by
+ * node: the Gather above them has it, and the nodes above that.
+ */
+
+#ifdef RBP_COMPAT_EXPLAINS_PLANS
+
+/* What the workers of all Gathers have used, and how often that was added to */
+static RbpUsage gathered;
+static uint64 times_gathered = 0;
+
+/* What this process has used, with what it has gathered. */
+static const RbpUsage *
+used_now(void)
+{
+	static RbpUsage used;
+	static uint64 used_at = UINT64_MAX;
+	const uint64 at = rbp_stats_counted() + times_gathered;
+
+	if (at != used_at)
+	{
+		rbp_stats_usage(&used, true, false);
+		for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+			used.item[i] += gathered.item[i];
+		used_at = at;
+	}
+	return &used;
+}
+
+static TupleTableSlot *
+run_gather(PlanState *node, ExecProcNodeMtd run)
+{
+	TupleTableSlot *slot;
+	RbpUsage	before;
+	RbpUsage	now;
+
+	rbp_stats_usage(&before, false, true);
+	slot = run(node);
+	rbp_stats_usage(&now, false, true);
+	rbp_stats_add_usage(&gathered, &now, &before);
+	times_gathered++;
+	return slot;
+}
+
+static TupleTableSlot *
+run_node(PlanState *node)
+{
+	MeasuredNode *m = &find_measured(node->state)->nodes[node->plan->plan_node_id];
+	const RbpUsage before = *used_now();
+	TupleTableSlot *slot;
+
+	if (IsA(node, GatherState) || IsA(node, GatherMergeState))
+		slot = run_gather(node, m->run);
+	else
+		slot = m->run(node);
+	rbp_stats_add_usage(&m->used, used_now(), &before);
+	return slot;
+}
+
+/* Nodes that give no rows are called by their name, and not by the pointer. */
+static bool
+gives_rows(const PlanState *node)
+{
+	return !IsA(node, HashState) && !IsA(node, BitmapIndexScanState) &&
+		!IsA(node, BitmapAndState) && !IsA(node, BitmapOrState);
+}
+
+static bool
+measure_node(PlanState *node, void *arg)
+{
+	MeasuredQuery *m = arg;
+	const int	id = node->plan->plan_node_id;
+
+	if (id >= m->nnodes)
+	{
+		const int	n = 2 * id + 8;
+
+		m->nodes = m->nnodes == 0 ? palloc0_array(MeasuredNode, n) :
+			repalloc0_array(m->nodes, MeasuredNode, m->nnodes, n);
+		m->nnodes = n;
+	}
+	if (node->ExecProcNodeReal != run_node && gives_rows(node))
+	{
+		m->nodes[id].run = node->ExecProcNodeReal;
+		node->ExecProcNodeReal = run_node;
+	}
+	return planstate_tree_walker(node, measure_node, m);
+}
+
+const RbpUsage *
+rbp_usage_of_node(const PlanState *node)
+{
+	const MeasuredQuery *m = find_measured(node->state);
+
+	/* A hash join has another function once it has a Gather's workers. */
+	if (m == NULL || m->nodes == NULL || node->ExecProcNodeReal != run_node)
+		return NULL;
+	return &m->nodes[node->plan->plan_node_id].used;
+}
+
+#endif							/* RBP_COMPAT_EXPLAINS_PLANS */
+
+/*
+ * ---- queries ---------------------------------------------------------------------
+ */
+
 static void
 forget_query(void *arg)
 {
@@ -121,7 +244,7 @@ measure(QueryDesc *query, bool statement)
 	measured = m;
 #ifdef RBP_COMPAT_EXPLAINS_PLANS
 	if (counts_buffers(query))
-		m->nodes = rbp_nodes_measure(query->planstate);
+		(void) measure_node(query->planstate, m);
 #endif
 	MemoryContextSwitchTo(old);
 }
@@ -239,14 +362,6 @@ rbp_usage_of_plan(const PlannedStmt *plan)
 	const MeasuredQuery *m = find_measured(plan);
 
 	return m == NULL ? NULL : &m->usage;
-}
-
-RbpMeasuredNodes *
-rbp_usage_nodes(const EState *state)
-{
-	const MeasuredQuery *m = find_measured(state);
-
-	return m == NULL ? NULL : m->nodes;
 }
 
 void

@@ -206,32 +206,26 @@ rbp_statement_used(uint64 query_id, const RbpUsage *usage)
  * ---- the view -----------------------------------------------------------------------
  */
 
-enum
-{
-	USERID, DBID, QUERYID, CALLS, FIRST_ITEM,
-	COLUMNS = FIRST_ITEM + 13
-};
-
 static bool
-put_statement(const RbpCounterRow *row, Datum *values, bool *nulls)
+put_statement(const RbpCounterRow *counters, RbpRow *row)
 {
-	Oid			user = (Oid) (row->key.high >> 32);
+	Oid			user = (Oid) (counters->key.high >> 32);
 
-	values[USERID] = ObjectIdGetDatum(user);
-	values[DBID] = ObjectIdGetDatum((Oid) row->key.high);
-	values[QUERYID] = Int64GetDatum((int64) row->key.low);
-	nulls[QUERYID] = user != GetUserId() && !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
-	values[CALLS] = Int64GetDatum((int64) row->values[RBP_COUNTER_CALLS]);
+	rbp_row_put(row, "userid", ObjectIdGetDatum(user), false);
+	rbp_row_put(row, "dbid", ObjectIdGetDatum((Oid) counters->key.high), false);
+	rbp_row_put(row, "queryid", Int64GetDatum((int64) counters->key.low),
+				user != GetUserId() && !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS));
+	rbp_row_count(row, "calls", counters->values[RBP_COUNTER_CALLS]);
 	return true;
 }
 
 Datum
 rbp_sql_stat_statements(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 
 	if (table != NULL)
-		rbp_sql_counter_rows(rsinfo, table, FIRST_ITEM, put_statement);
+		rbp_sql_counter_rows(rsinfo, table, put_statement);
 	return (Datum) 0;
 }
 

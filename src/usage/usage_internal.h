@@ -3,8 +3,7 @@
  * usage_internal.h
  *	  What the files of this room share.
  *
- * explain.c, which installs all hooks, calls the others; executor.c calls nodes.c,
- * which asks it for a query's nodes, and statements.c.
+ * explain.c, which installs all hooks, calls executor.c, and that statements.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,16 +36,6 @@ extern bool rbp_statements_wanted(void);
 
 /* Note a statement that the client has sent, if it has used something. */
 extern void rbp_statement_used(uint64 query_id, const RbpUsage *usage);
-
-/*
- * Measure what the nodes of a plan use, from now on; the result is allocated in
- * the current memory context, which must be the executor's for this plan.
- */
-typedef struct RbpMeasuredNodes RbpMeasuredNodes;
-extern RbpMeasuredNodes *rbp_nodes_measure(PlanState *top);
-
-/* The nodes that are executed with that state; NULL if they are not measured. */
-extern RbpMeasuredNodes *rbp_usage_nodes(const EState *state);
 
 /*
  * What a node and those below it have used so far; NULL if that is not known.
