@@ -7,8 +7,7 @@
  * the low bits of the id that is sent with it; the high bits of the id count
  * up, so that a reused slot cannot be mistaken for its predecessor.  Slots of
  * requests in flight are linked in the order of submission: the send cursor
- * moves along that list, and the donor most likely answers the request at its
- * head next.
+ * moves along that list.
  *
  * Joining.  Reads or writes of one batch that are adjacent in a region are
  * sent as one request, whose payload comes from or goes to the buffers of
@@ -16,19 +15,14 @@
  * after the first are "joined", and have no header.  If a request is given up
  * before any byte of the long one was sent, the long one is split again.
  *
- * Receiving.  An answer's payload is read from the socket directly into the
- * caller's buffer.  To save separate system calls for headers, one readv()
- * asks for the headers and payloads of the next answers in the expected
- * order.  If the donor answers in another order (which is allowed) or refuses
- * a request, the bytes after the unexpected header are in the wrong place:
- * they are gathered into a temporary buffer and distributed again.  So
- * buffers of requests in flight may be overwritten; the interface says that
- * their content is undefined until the request is final.
+ * Receiving.  What the socket has is read into a buffer, as many answers as
+ * have come, and payloads are copied from there.  What is missing of a payload
+ * is read directly into the caller's buffer.
  *
  * Giving up.  When wait() times out, a request of which nothing was sent is
  * removed from the list.  A request that was sent, at least in part, keeps
  * its slot without an owner: the rest of a partly sent write is copied, and
- * the answer, when it arrives, is read into a scratch buffer.
+ * the answer is dropped when it arrives.
  *
  * Names.  Only numeric addresses are accepted here, because resolving a name
  * can take as long as the resolver's own timeouts: see
@@ -53,12 +47,8 @@
 #define MAX_SLOTS		4096	/* a power of two: the id's low bits */
 #define SLOT_BITS		12
 
-#define SCRATCH_SIZE	65536	/* buffer for late answers, read piecewise */
+#define INPUT_SIZE		65536
 #define SEND_IOVS		64
-/* One readv() expects so many answers, bytes and pieces; the last answer fits */
-#define READV_ANSWERS	16
-#define READV_BYTES		(512 * 1024)
-#define READV_IOVS		80
 #define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of
 										 * several */
 
@@ -95,11 +85,10 @@ typedef struct TcpConn
 	Slot	   *send_slot;		/* first slot not sent completely, or NULL */
 	uint64_t	send_off;		/* bytes of that slot that were sent */
 
-	uint8_t		rx_header[RBP_ANSWER_SIZE];
-	uint32_t	rx_have;		/* bytes received of rx_header */
 	Slot	   *rx_slot;		/* whose payload is being received, or NULL */
 	uint32_t	rx_left;		/* bytes of that payload still to be received */
-	uint8_t    *scratch;
+	uint32_t	have;			/* bytes in input */
+	uint8_t    *input;
 
 	uint32_t	nslots;			/* in use until now; the others are not even
 								 * initialized, and so take no memory */
@@ -351,17 +340,16 @@ send_some(TcpConn *conn)
  */
 
 /*
- * Process the complete header in rx_header: find its request, and either
- * finish it or set rx_slot and rx_left for the payload.
+ * Process an answer's header: find its request, and either finish it or set
+ * rx_slot and rx_left for the payload.
  */
 static RbpStatus
-begin_answer(TcpConn *conn)
+begin_answer(TcpConn *conn, const uint8_t *header)
 {
 	RbpWireAnswer ans;
 	Slot	   *slot;
 
-	conn->rx_have = 0;
-	if (!rbp_wire_get_answer(conn->rx_header, RBP_ANSWER_SIZE, &ans))
+	if (!rbp_wire_get_answer(header, RBP_ANSWER_SIZE, &ans))
 		return fail(conn, RBP_PROTOCOL);
 	slot = find_slot(conn, ans.id);
 	if (slot == NULL || slot->joined || !request_sent(conn, slot) || slot->op != ans.op)
@@ -384,231 +372,67 @@ begin_answer(TcpConn *conn)
 	return RBP_OK;
 }
 
-/* Account for len bytes of payload that were received into the right place. */
+/* Where the rest of the current payload goes; NULL if nobody waits for it. */
+static uint8_t *
+payload_target(const TcpConn *conn)
+{
+	const Slot *slot = conn->rx_slot;
+
+	return slot == NULL || slot->io == NULL ? NULL :
+		(uint8_t *) slot->io->buf + (slot->len - conn->rx_left);
+}
+
+/* Account for len bytes of the current payload, which are in their place. */
 static void
 payload_arrived(TcpConn *conn, uint32_t len)
 {
-	while (len > 0)
+	conn->rx_left -= len;
+	if (conn->rx_left == 0)
 	{
-		uint32_t	take = len < conn->rx_left ? len : conn->rx_left;
+		Slot	   *next = next_joined(conn->rx_slot);
 
-		conn->rx_left -= take;
-		len -= take;
-		if (conn->rx_left == 0)
-		{
-			Slot	   *next = next_joined(conn->rx_slot);
-
-			finish_slot(conn, conn->rx_slot, RBP_OK);
-			conn->rx_slot = next;
-			if (next != NULL)
-				conn->rx_left = next->len;
-		}
+		finish_slot(conn, conn->rx_slot, RBP_OK);
+		conn->rx_slot = next;
+		if (next != NULL)
+			conn->rx_left = next->len;
 	}
 }
 
-/* Distribute bytes that readv() stored in the wrong place. */
+/* Take what is in the buffer, except for the beginning of a header. */
 static RbpStatus
-feed(TcpConn *conn, const uint8_t *data, size_t len)
+take_input(TcpConn *conn)
 {
-	while (len > 0)
+	uint32_t	at = 0;
+
+	while (at < conn->have)
 	{
-		uint32_t	take;
+		uint32_t	len = conn->have - at;
 
 		if (conn->rx_slot != NULL)
 		{
-			Slot	   *slot = conn->rx_slot;
+			uint8_t    *target = payload_target(conn);
 
-			take = len < conn->rx_left ? (uint32_t) len : conn->rx_left;
-			if (slot->io != NULL)
-				memcpy((uint8_t *) slot->io->buf + (slot->len - conn->rx_left),
-					   data, take);
-			payload_arrived(conn, take);
+			if (len > conn->rx_left)
+				len = conn->rx_left;
+			if (target != NULL)
+				memcpy(target, conn->input + at, len);
+			payload_arrived(conn, len);
 		}
 		else
 		{
-			take = RBP_ANSWER_SIZE - conn->rx_have;
-			if (take > len)
-				take = (uint32_t) len;
-			memcpy(conn->rx_header + conn->rx_have, data, take);
-			conn->rx_have += take;
-			if (conn->rx_have == RBP_ANSWER_SIZE)
-			{
-				RbpStatus	status = begin_answer(conn);
+			RbpStatus	status;
 
-				if (status != RBP_OK)
-					return status;
-			}
+			if (len < RBP_ANSWER_SIZE)
+				break;
+			len = RBP_ANSWER_SIZE;
+			status = begin_answer(conn, conn->input + at);
+			if (status != RBP_OK)
+				return status;
 		}
-		data += take;
-		len -= take;
-	}
-	return RBP_OK;
-}
-
-/* Purpose of one element of the readv() */
-typedef struct Piece
-{
-	bool		header;
-	const Slot *slot;			/* whose header or payload is expected;
-								 * payload of slots joined to it may follow */
-} Piece;
-
-/*
- * Address for the payload of a slot, from its byte `from` on.  *len is
- * reduced if the payload goes to the scratch buffer and does not fit there.
- * One readv() may use the scratch buffer only once, at its end, since its
- * content may turn out to be the payload of another slot.
- */
-static void *
-payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
-{
-	if (slot->io != NULL)
-		return (uint8_t *) slot->io->buf + from;
-	if (*len > SCRATCH_SIZE)
-		*len = SCRATCH_SIZE;
-	return conn->scratch;
-}
-
-/* Elements of one readv() */
-typedef struct Layout
-{
-	struct iovec iov[READV_IOVS];
-	Piece		piece[READV_IOVS];
-	uint8_t		headers[READV_ANSWERS + 1][RBP_ANSWER_SIZE];
-	int			n;
-	size_t		bytes;			/* total payload bytes */
-} Layout;
-
-/*
- * Lay out the payload of a slot, from its byte `from` on, and of the slots
- * joined to it.  Returns false if nothing may follow.
- */
-static bool
-lay_out_payload(TcpConn *conn, Layout *lay, const Slot *slot, uint32_t from)
-{
-	for (uint8_t *end = NULL; slot != NULL; slot = next_joined(slot))
-	{
-		uint32_t	len = slot->len - from;
-		uint8_t    *target = payload_target(conn, slot, from, &len);
-
-		if (slot->io != NULL && target == end)
-			lay->iov[lay->n - 1].iov_len += len;
-		else
-		{
-			if (lay->n == READV_IOVS)
-				return false;
-			lay->iov[lay->n].iov_base = target;
-			lay->iov[lay->n].iov_len = len;
-			lay->piece[lay->n].header = false;
-			lay->piece[lay->n++].slot = slot;
-		}
-		lay->bytes += len;
-		if (slot->io == NULL)
-			return false;
-		end = target + len;
-		from = 0;
-	}
-	return true;
-}
-
-/*
- * Lay out memory for the expected input: the rest of a payload, and the
- * answers to requests that were sent, in the order of these.
- */
-static void
-lay_out_answers(TcpConn *conn, Layout *lay)
-{
-	const Slot *expect = TAILQ_FIRST(&conn->flight);
-	int			nheaders = 0;
-	bool		more = true;
-
-	lay->n = 0;
-	lay->bytes = 0;
-	if (conn->rx_slot != NULL)
-		more = lay_out_payload(conn, lay, conn->rx_slot,
-							   conn->rx_slot->len - conn->rx_left);
-	while (more && nheaders < READV_ANSWERS && lay->bytes < READV_BYTES && lay->n < READV_IOVS)
-	{
-		uint32_t	have = nheaders == 0 ? conn->rx_have : 0;
-
-		while (expect != NULL && (expect == conn->rx_slot || expect->joined))
-			expect = TAILQ_NEXT(expect, link);
-		if (expect != NULL && !request_sent(conn, expect))
-			expect = NULL;		/* not sent, so not answered */
-		if (expect == NULL && lay->n > 0)
-			break;
-
-		/* without any request, a header, to notice a closed connection */
-		lay->iov[lay->n].iov_base = lay->headers[nheaders++] + have;
-		lay->iov[lay->n].iov_len = RBP_ANSWER_SIZE - have;
-		lay->piece[lay->n].header = true;
-		lay->piece[lay->n++].slot = expect;
-		if (expect == NULL)
-			break;
-		if (expect->op == RBP_OP_READ)
-			more = lay_out_payload(conn, lay, expect, 0);
-		expect = TAILQ_NEXT(expect, link);
-	}
-}
-
-/*
- * Redistribute the last rest bytes, from piece i on, which are not what was
- * expected.
- */
-static RbpStatus
-feed_rest(TcpConn *conn, const Layout *lay, int i, size_t rest)
-{
-	uint8_t    *flat = malloc(rest);
-	size_t		at = 0;
-	RbpStatus	status;
-
-	if (flat == NULL)
-		return fail(conn, RBP_NOMEM);
-	for (; at < rest; i++)
-	{
-		size_t		len = rest - at < lay->iov[i].iov_len ? rest - at
-		: lay->iov[i].iov_len;
-
-		memcpy(flat + at, lay->iov[i].iov_base, len);
 		at += len;
 	}
-	status = feed(conn, flat, rest);
-	free(flat);
-	return status;
-}
-
-/* Process the pieces after rest bytes were received into them. */
-static RbpStatus
-take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
-{
-	for (int i = 0; rest > 0; i++)
-	{
-		const struct iovec *iov = &lay->iov[i];
-		const Piece *next = &lay->piece[i + 1];
-		uint32_t	take = rest < iov->iov_len ? (uint32_t) rest
-		: (uint32_t) iov->iov_len;
-		RbpStatus	status;
-
-		rest -= take;
-		if (!lay->piece[i].header)
-		{
-			payload_arrived(conn, take);
-			continue;
-		}
-		memcpy(conn->rx_header + conn->rx_have, iov->iov_base, take);
-		conn->rx_have += take;
-		if (conn->rx_have < RBP_ANSWER_SIZE)
-			break;				/* and rest is 0 */
-		status = begin_answer(conn);
-		if (status != RBP_OK)
-			return status;
-
-		/*
-		 * Is what follows this header what the next piece was laid out for?
-		 */
-		if (rest > 0 && conn->rx_slot != (next->header ? NULL : next->slot))
-			return feed_rest(conn, lay, i + 1, rest);
-	}
+	conn->have -= at;
+	memmove(conn->input, conn->input + at, conn->have);
 	return RBP_OK;
 }
 
@@ -619,18 +443,33 @@ take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
 static RbpStatus
 receive_some(TcpConn *conn)
 {
-	Layout		lay;
+	uint8_t    *target = payload_target(conn);
+	uint32_t	direct = target != NULL ? conn->rx_left : 0;
+	struct iovec iov[2] = {
+		{.iov_base = target,.iov_len = direct},
+		/* empty while a payload is missing */
+		{.iov_base = conn->input + conn->have,.iov_len = INPUT_SIZE - conn->have},
+	};
+	uint32_t	got;
 	ssize_t		rc;
 
-	lay_out_answers(conn, &lay);
 	do
-		rc = readv(conn->sock.fd, lay.iov, lay.n);
+		rc = readv(conn->sock.fd, iov, 2);
 	while (rc < 0 && errno == EINTR);
 	if (rc < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return RBP_INPROGRESS;
 	if (rc <= 0)
 		return fail(conn, RBP_CONNLOST);
-	return take_pieces(conn, &lay, (size_t) rc);
+	got = (uint32_t) rc;
+	if (direct > 0)
+	{
+		uint32_t	arrived = got < direct ? got : direct;
+
+		payload_arrived(conn, arrived);
+		got -= arrived;
+	}
+	conn->have += got;
+	return take_input(conn);
 }
 
 /*
@@ -660,12 +499,12 @@ tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 	conn->base.ops = &rbp_transport_tcp;
 	TAILQ_INIT(&conn->free);
 	TAILQ_INIT(&conn->flight);
-	conn->scratch = malloc(SCRATCH_SIZE);
-	status = conn->scratch == NULL ? RBP_NOMEM :
+	conn->input = malloc(INPUT_SIZE);
+	status = conn->input == NULL ? RBP_NOMEM :
 		rbp_sock_start(&conn->sock, (struct sockaddr *) &addr, addrlen, cred);
 	if (status != RBP_OK)
 	{
-		free(conn->scratch);
+		free(conn->input);
 		free(conn);
 		return status;
 	}
@@ -830,7 +669,7 @@ tcp_close(RbpConn *base)
 	rbp_sock_close(&conn->sock);
 	while (!TAILQ_EMPTY(&conn->flight))
 		drop_slot(conn, TAILQ_FIRST(&conn->flight));
-	free(conn->scratch);
+	free(conn->input);
 	free(conn);
 }
 
