@@ -339,13 +339,12 @@ static BrokerReply
 answer_heartbeat(int64_t donor, const char *id, const json_t *body, int status)
 {
 	int64_t		revision = int_of(body, "revision");
-	int64_t		deadline;
 	BrokerReply error;
+	int64_t		deadline = broker_now() +
+	broker_get("SELECT min(?2, ifnull(min(ttl_ms) / 4, ?2))"
+			   " FROM holding JOIN lease ON key = lease WHERE donor = ?1",
+			   INT(donor), INT(LONG_POLL_MS));
 
-	deadline = broker_now() +
-		broker_get("SELECT min(?2, ifnull(min(ttl_ms) / 4, ?2))"
-				   " FROM holding JOIN lease ON key = lease WHERE donor = ?1",
-				   INT(donor), INT(LONG_POLL_MS));
 	while (broker_get("SELECT revision FROM donor WHERE key = ?1", INT(donor)) == revision &&
 		   broker_wait(deadline))
 	{

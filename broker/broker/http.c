@@ -203,11 +203,10 @@ static bool
 token_matches(struct MHD_Connection *connection)
 {
 	static const char prefix[] = "Bearer ";
-	const char *header;
 	bool		matches;
+	const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+													 MHD_HTTP_HEADER_AUTHORIZATION);
 
-	header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
-										 MHD_HTTP_HEADER_AUTHORIZATION);
 	if (header != NULL && strncasecmp(header, prefix, sizeof(prefix) - 1) == 0)
 		header += sizeof(prefix) - 1;
 	else
@@ -236,11 +235,10 @@ broker_http_set_tokens(char *tokens)
 static enum MHD_Result
 send_reply(struct MHD_Connection *connection, BrokerReply reply)
 {
-	struct MHD_Response *response;
 	enum MHD_Result result;
+	struct MHD_Response *response = MHD_create_response_from_buffer(reply.text != NULL ? strlen(reply.text) : 0,
+																	reply.text, MHD_RESPMEM_MUST_FREE);
 
-	response = MHD_create_response_from_buffer(reply.text != NULL ? strlen(reply.text) : 0,
-											   reply.text, MHD_RESPMEM_MUST_FREE);
 	if (response == NULL)
 	{
 		free(reply.text);
@@ -291,10 +289,9 @@ start_request(struct MHD_Connection *connection, const char *url,
 {
 	char		id[sizeof((*request)->id)];
 	const char *length;
-	const BrokerRoute *route;
 	bool		known_path;
+	const BrokerRoute *route = find_route(method, url, id, sizeof(id), &known_path);
 
-	route = find_route(method, url, id, sizeof(id), &known_path);
 	if ((route == NULL || route->kind != ROUTE_PROBE) &&
 		!token_matches(connection))
 	{

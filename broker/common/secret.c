@@ -46,10 +46,9 @@ load(const char *path, bool all, const char **why)
 {
 	char		tokens[RBP_TOKENS_LEN];
 	char	   *copy = NULL;
-	RbpTokenStatus status;
 	struct stat st;
+	RbpTokenStatus status = all ? rbp_token_read_all(path, tokens) : rbp_token_read(path, tokens);
 
-	status = all ? rbp_token_read_all(path, tokens) : rbp_token_read(path, tokens);
 	if (status != RBP_TOKEN_OK)
 		*why = rbp_token_fault(status);
 	else if ((copy = strdup(tokens)) == NULL)

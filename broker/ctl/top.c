@@ -64,14 +64,23 @@ static const CtlColumn lease_columns[] = {
 	{NULL, NULL, NULL, false}
 };
 
-/* Where pages that were not in shared buffers came from, since the reset */
+/* Where pages that were not in shared buffers came from, and the counters of that */
+static const struct
+{
+	const char *name;
+	const char *counter;
+}			places[] = {
+	{"donors", "hits"}, {"staging", "staged_hits"}, {"page cache", "page_cache_reads"},
+	{"disk", "disk_reads"}, {"file (not asked)", "misses"}
+};
+
+#define PLACES	5
+
+/* Reads since the reset */
 typedef struct Reads
 {
-	double		donors;
-	double		staging;
-	double		page_cache;
-	double		disk;
-	double		file;			/* the page cache was not asked */
+	double		all;
+	double		from[PLACES];
 } Reads;
 
 typedef struct Screen
@@ -86,43 +95,40 @@ typedef struct Screen
  * ---- what there is to see ----------------------------------------------------
  */
 
-/* The counters are not read at the same moment, so there may seem to be too few misses. */
 static Reads
 reads_of(const json_t *tier)
 {
-	double		cached = ctl_number_of(tier, "page_cache_reads");
-	double		disk = ctl_number_of(tier, "disk_reads");
-	double		file = ctl_number_of(tier, "misses") - cached - disk;
+	Reads		reads = {0};
 
-	return (Reads)
+	for (int i = 0; i < PLACES; i++)
 	{
-		.donors = ctl_number_of(tier, "hits"),
-			.staging = ctl_number_of(tier, "staged_hits"),
-			.page_cache = cached,
-			.disk = disk,
-			.file = file > 0 ? file : 0
-	};
-}
+		double		n = ctl_number_of(tier, places[i].counter);
 
-static double
-sum_of(const Reads *reads)
-{
-	return reads->donors + reads->staging + reads->page_cache + reads->disk + reads->file;
+		/* of the misses, those of which the page cache was not asked */
+		if (i == PLACES - 1)
+			n -= ctl_number_of(tier, "page_cache_reads") + ctl_number_of(tier, "disk_reads");
+		/* counters are not read at the same moment */
+		reads.from[i] = n > 0 ? n : 0;
+		reads.all += reads.from[i];
+	}
+	return reads;
 }
 
 static void
-show_reads(FILE *out, const Reads *reads, double seconds)
+show_reads(FILE *out, const Reads *reads, const Reads *before, double seconds)
 {
-	double		all = sum_of(reads);
+	double		all = reads->all - before->all;
 
 	if (all <= 0 || seconds <= 0)
 	{
 		fprintf(out, "none\n");
 		return;
 	}
-	fprintf(out, "%.0f a second: %.1f %% donors, %.1f %% staging, %.1f %% page cache, %.1f %% disk, %.1f %% file (not asked)\n",
-			all / seconds, 100 * reads->donors / all, 100 * reads->staging / all,
-			100 * reads->page_cache / all, 100 * reads->disk / all, 100 * reads->file / all);
+	fprintf(out, "%.0f a second:", all / seconds);
+	for (int i = 0; i < PLACES; i++)
+		fprintf(out, "%s %.1f %% %s", i > 0 ? "," : "",
+				100 * (reads->from[i] - before->from[i]) / all, places[i].name);
+	fprintf(out, "\n");
 }
 
 /* Reads since the reset, and since the last refresh if there has been no reset */
@@ -130,24 +136,18 @@ static void
 show_hit_ratio(Screen *screen, FILE *out, const json_t *answer)
 {
 	Reads		now = reads_of(json_object_get(answer, "tier"));
+	const Reads none = {0};
 	int64_t		now_ns = rbp_now_ns();
 	double		age = ctl_number_of(answer, "age");
 
 	fprintf(out, "reads, last %.0f s: ", age);
-	show_reads(out, &now, age);
-	if (screen->has_before && sum_of(&now) >= sum_of(&screen->before))
+	show_reads(out, &now, &none, age);
+	if (screen->has_before && now.all >= screen->before.all)
 	{
 		double		seconds = (double) (now_ns - screen->before_ns) / 1e9;
-		Reads		since = {
-			.donors = now.donors - screen->before.donors,
-			.staging = now.staging - screen->before.staging,
-			.page_cache = now.page_cache - screen->before.page_cache,
-			.disk = now.disk - screen->before.disk,
-			.file = now.file - screen->before.file
-		};
 
 		fprintf(out, "reads, last %.1f s: ", seconds);
-		show_reads(out, &since, seconds);
+		show_reads(out, &now, &screen->before, seconds);
 	}
 	screen->has_before = true;
 	screen->before = now;

@@ -280,19 +280,6 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	return rc;
 }
 
-/* Have all regions been given back and zeroed? */
-static bool
-all_returned(void)
-{
-	RbpDonorReport report;
-	bool		returned;
-
-	donor_report_get(&report);
-	returned = report.regions[DONOR_REGION_LEASED] == 0 && report.regions[DONOR_REGION_DIRTY] == 0;
-	donor_report_free(&report);
-	return returned;
-}
-
 /*
  * Regions that the last answer has fenced are zeroed quickly.  With some luck
  * the next heartbeat can report that already, instead of one a second later.
@@ -300,7 +287,7 @@ all_returned(void)
 static void
 wait_for_cleaning(void)
 {
-	for (int i = 0; i < CLEAN_WAIT_MS / 5 && donor_cleaning(); i++)
+	for (int i = 0; i < CLEAN_WAIT_MS / 5 && donor_regions_in(DONOR_REGION_DIRTY) > 0; i++)
 		pause_ms(5);
 }
 
@@ -418,7 +405,8 @@ is_drained(Control *c)
 		sd_notifyf(0, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%d000000", c->opt->drain_timeout + 30);
 	}
 	/* not before the broker knows, or it would go on to lease regions */
-	if ((c->broker_drains || !c->registered || c->failure[0] != '\0') && all_returned())
+	if ((c->broker_drains || !c->registered || c->failure[0] != '\0') &&
+		donor_regions_in(DONOR_REGION_LEASED) == 0 && donor_regions_in(DONOR_REGION_DIRTY) == 0)
 	{
 		rbp_log(RBP_LOG_INFO, "drained");
 		return true;

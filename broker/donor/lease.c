@@ -42,7 +42,6 @@
 #include "broker/donor/memory.h"
 #include "common/clock.h"
 #include "transport/peer.h"
-#include "transport/transport.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -386,15 +385,15 @@ donor_report_clean_again(uint32_t region)
 	pthread_mutex_unlock(&donor_lock);
 }
 
-bool
-donor_cleaning(void)
+uint32_t
+donor_regions_in(RbpDonorRegionState state)
 {
-	bool		cleaning;
+	uint32_t	n;
 
 	pthread_mutex_lock(&donor_lock);
-	cleaning = region_counts[DONOR_REGION_DIRTY] > 0;
+	n = region_counts[state];
 	pthread_mutex_unlock(&donor_lock);
-	return cleaning;
+	return n;
 }
 
 void

@@ -37,7 +37,6 @@
 #include <stdint.h>
 
 #include "broker/donor/memory.h"
-#include "transport/transport.h"
 #include "wire/wire.h"
 
 /* Of all clients: over sockets, and as many over RDMA */
@@ -161,8 +160,8 @@ extern void donor_report_get(RbpDonorReport *report);
  */
 extern void donor_report_clean_again(uint32_t region);
 
-/* Are there regions waiting to be zeroed? */
-extern bool donor_cleaning(void);
+/* How many regions are in that state? */
+extern uint32_t donor_regions_in(RbpDonorRegionState state);
 
 /*
  * The broker has acknowledged the report.  To be called before its answer is

@@ -173,10 +173,9 @@ static int
 make_memory(uint8_t *base, bool huge)
 {
 	uint64_t	size = donor_region_size;
-	int			fd;
+	int			fd = memfd_create("remote_bp", MFD_CLOEXEC | MFD_ALLOW_SEALING |
+								  (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
 
-	fd = memfd_create("remote_bp", MFD_CLOEXEC | MFD_ALLOW_SEALING |
-					  (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
 	if (fd < 0)
 		return -1;
 	if (ftruncate(fd, (off_t) size) != 0 ||

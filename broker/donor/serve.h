@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "transport/transport.h"
+#include "common/limits.h"
 
 /*
  * Open the listening sockets for the transports (RBP_TRANSPORT_*), and start

@@ -21,7 +21,6 @@
 #include "broker/donor/lease.h"
 #include "broker/donor/serve.h"
 #include "common/spin.h"
-#include "transport/transport.h"
 #include "wire/wire.h"
 
 #include <pthread.h>

@@ -21,6 +21,7 @@
 #include "broker/donor/serve_internal.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "transport/transport.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -12,7 +12,6 @@
  */
 #include "broker/common/format.h"
 #include "broker/common/log.h"
-#include "broker/common/secret.h"
 #include "broker/donor/proofs.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"

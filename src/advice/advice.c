@@ -100,9 +100,6 @@ rbp_advice_shmem_init(void *mem)
 	/* the rest is zeros: memory that is not used is not touched */
 	memset(sh, 0, sizeof(*sh));
 	LWLockInitialize(&sh->lock, rbp_lock_tranche("RemoteBpAdvice"));
-	pg_atomic_init_u32(&sh->threshold, 0);
-	pg_atomic_init_u64(&sh->lost, 0);
-	pg_atomic_init_u64(&sh->reads, 0);
 	sim = (RbpSim *) ((char *) mem + CACHELINEALIGN(sizeof(AdviceShared)));
 	frames = (uint16 *) ((char *) sim + CACHELINEALIGN(rbp_sim_bytes()));
 	shared = sh;

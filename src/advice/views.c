@@ -9,7 +9,6 @@
 
 #include "datatype/timestamp.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "utils/timestamp.h"
 
 #include "advice/advice_internal.h"
@@ -40,14 +39,6 @@ measured_donor_us(void)
 		counters[RBP_COUNT_NS + RBP_LATENCY_DONOR] / RBP_NS_PER_US / (double) counters[RBP_COUNT_DONOR];
 }
 
-enum
-{
-	TIER_SIZE, HIT_RATIO, HIT_RATIO_ERROR, READS, HITS, FIRST_READS,
-	PAGE_CACHE_READS, DISK_READS, PAGE_CACHE_HITS, SAVED_MS_PER_S,
-	DISK_READ_US, DONOR_READ_US, DONOR_MEASURED,
-	SAMPLE_RATE, EVENTS, LOST_EVENTS, OBSERVED_SINCE, COLUMNS
-};
-
 /*
  * What n reads of the sample are of all reads; *before are those of other kinds.
  * Sums are rounded, so that all kinds add up to all reads.
@@ -63,41 +54,39 @@ estimate(uint64 n, uint64 *before, double scale)
 
 /* The estimates for one size; a hit saves so many us. */
 static void
-put_estimates(Datum *values, bool *nulls, const RbpAdviceReport *report, int k, double saved_us)
+put_estimates(RbpRow *row, const RbpAdviceReport *report, int k, double saved_us)
 {
 	const RbpSimReads *all = &report->counts.all;
 	const uint64 *hits = all->hits[k];
 	double		seconds = (double) (GetCurrentTimestamp() - report->since) / USECS_PER_SEC;
-	double		ratio;
+	double		ratio = 0;
 	double		error = 0;
-	double		scale;
-	uint64		before = 0;
-	int64		cached;
+	bool		unknown = !rbp_sim_hit_ratio(&report->counts, k, &ratio, &error);
 
-	if (!rbp_sim_hit_ratio(&report->counts, k, &ratio, &error))
-	{
-		for (int i = HIT_RATIO; i <= SAVED_MS_PER_S; i++)
-			nulls[i] = i != READS;
-		return;
-	}
 	/* the sample may have more or less of the reads than of the pages */
-	scale = (double) report->reads / (double) (all->reads[0] + all->reads[1]);
-	cached = estimate(hits[1], &before, scale);
-	values[HIT_RATIO] = Float8GetDatum(ratio);
-	values[HIT_RATIO_ERROR] = Float8GetDatum(error);
-	values[HITS] = Int64GetDatum(cached + estimate(hits[0], &before, scale));
-	values[FIRST_READS] = Int64GetDatum(estimate(all->first[0] + all->first[1], &before, scale));
-	values[PAGE_CACHE_READS] = Int64GetDatum(estimate(all->reads[1] - all->first[1] - hits[1], &before, scale));
-	values[DISK_READS] = Int64GetDatum(estimate(all->reads[0] - all->first[0] - hits[0], &before, scale));
-	values[PAGE_CACHE_HITS] = Int64GetDatum(cached);
-	values[SAVED_MS_PER_S] = Float8GetDatum(saved_us * (double) hits[0] * scale / 1000.0 / Max(seconds, 0.001));
-	nulls[SAVED_MS_PER_S] = report->timed == 0;
+	double		scale = (double) report->reads / Max((double) (all->reads[0] + all->reads[1]), 1);
+	uint64		before = 0;
+	int64		cached = estimate(hits[1], &before, scale);
+
+	rbp_row_put(row, "hit_ratio", Float8GetDatum(ratio), unknown);
+	rbp_row_put(row, "hit_ratio_error", Float8GetDatum(error), unknown);
+	rbp_row_put(row, "hits", Int64GetDatum(cached + estimate(hits[0], &before, scale)), unknown);
+	rbp_row_put(row, "first_reads",
+				Int64GetDatum(estimate(all->first[0] + all->first[1], &before, scale)), unknown);
+	rbp_row_put(row, "page_cache_reads",
+				Int64GetDatum(estimate(all->reads[1] - all->first[1] - hits[1], &before, scale)), unknown);
+	rbp_row_put(row, "disk_reads",
+				Int64GetDatum(estimate(all->reads[0] - all->first[0] - hits[0], &before, scale)), unknown);
+	rbp_row_put(row, "page_cache_hits", Int64GetDatum(cached), unknown);
+	rbp_row_put(row, "saved_ms_per_s",
+				Float8GetDatum(saved_us * (double) hits[0] * scale / 1000.0 / Max(seconds, 0.001)),
+				unknown || report->timed == 0);
 }
 
 Datum
 rbp_sql_advice(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	RbpAdviceReport report;
 	double		donor_us = measured_donor_us();
 	bool		donor_measured = donor_us > 0;
@@ -111,22 +100,19 @@ rbp_sql_advice(PG_FUNCTION_ARGS)
 	disk_us = report.timed == 0 ? 0 : report.timed_ns / RBP_NS_PER_US / (double) report.timed;
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 
-		values[TIER_SIZE] = Int64GetDatum(report.size * BYTES_PER_MB *
-										  rbp_sim_units[k] / RBP_SIM_UNITS);
-		put_estimates(values, nulls, &report, k, Max(disk_us - donor_us, 0));
-		values[READS] = Int64GetDatum((int64) report.reads);
-		values[DISK_READ_US] = Float8GetDatum(disk_us);
-		nulls[DISK_READ_US] = report.timed == 0;
-		values[DONOR_READ_US] = Float8GetDatum(donor_us);
-		values[DONOR_MEASURED] = BoolGetDatum(donor_measured);
-		values[SAMPLE_RATE] = Float8GetDatum(report.rate);
-		values[EVENTS] = Int64GetDatum((int64) report.events);
-		values[LOST_EVENTS] = Int64GetDatum((int64) report.lost);
-		values[OBSERVED_SINCE] = TimestampTzGetDatum(report.since);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_count(&row, "tier_size", report.size * BYTES_PER_MB * rbp_sim_units[k] / RBP_SIM_UNITS);
+		put_estimates(&row, &report, k, Max(disk_us - donor_us, 0));
+		rbp_row_count(&row, "reads", report.reads);
+		rbp_row_put(&row, "disk_read_us", Float8GetDatum(disk_us), report.timed == 0);
+		rbp_row_put(&row, "donor_read_us", Float8GetDatum(donor_us), false);
+		rbp_row_put(&row, "donor_measured", BoolGetDatum(donor_measured), false);
+		rbp_row_put(&row, "sample_rate", Float8GetDatum(report.rate), false);
+		rbp_row_count(&row, "events", report.events);
+		rbp_row_count(&row, "lost_events", report.lost);
+		rbp_row_put(&row, "observed_since", TimestampTzGetDatum(report.since), false);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

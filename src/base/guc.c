@@ -9,8 +9,6 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "utils/guc.h"
 #include "utils/varlena.h"
 

@@ -9,7 +9,6 @@
 
 #include <sys/mman.h>
 
-#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/pg_shmem.h"
 

@@ -51,22 +51,6 @@
 
 #define SEGMENT_BYTES			((Size) RELSEG_SIZE * BLCKSZ)
 
-/* As in <linux/mman.h> since 6.5 */
-typedef struct CacheRange
-{
-	uint64		off;
-	uint64		len;
-} CacheRange;
-
-typedef struct CacheCounts
-{
-	uint64		nr_cache;
-	uint64		nr_dirty;
-	uint64		nr_writeback;
-	uint64		nr_evicted;
-	uint64		nr_recently_evicted;
-} CacheCounts;
-
 #define REFAULTS				"workingset_refault_file"
 
 /* Fewer refaults per second than this are ignored; there are always some */
@@ -94,12 +78,14 @@ pages_of(off_t from, off_t to)
 static int64
 count_cached(int fd, off_t offset, Size len)
 {
-	CacheRange	range = {.off = (uint64) offset,.len = len};
-	CacheCounts counts = {0};
+	/*
+	 * struct cachestat_range and struct cachestat, whose first member is
+	 * nr_cache
+	 */
+	const uint64 range[2] = {(uint64) offset, len};
+	uint64		counts[5] = {0};
 
-	if (syscall(SYS_cachestat, (unsigned) fd, &range, &counts, 0U) != 0)
-		return -1;
-	return (int64) counts.nr_cache;
+	return syscall(SYS_cachestat, (unsigned) fd, range, counts, 0U) != 0 ? -1 : (int64) counts[0];
 }
 
 static bool

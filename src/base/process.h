@@ -10,8 +10,6 @@
 
 #include "postgres.h"
 
-#include "access/xact.h"
-
 /* Set what is done when a process exits.  To be called in _PG_init. */
 extern void rbp_process_set_exit(void (*callback) (void));
 

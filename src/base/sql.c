@@ -39,16 +39,11 @@ rbp_sql_require_loaded(void)
 }
 
 ReturnSetInfo *
-rbp_sql_start_rows(FunctionCallInfo fcinfo, int columns)
+rbp_sql_start_rows(FunctionCallInfo fcinfo)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
 	rbp_sql_require_loaded();
 	InitMaterializedSRF(fcinfo, 0);
-	if (rsinfo->setDesc->natts != columns)
-		elog(ERROR, "function is declared with %d columns, the library fills %d",
-			 rsinfo->setDesc->natts, columns);
-	return rsinfo;
+	return (ReturnSetInfo *) fcinfo->resultinfo;
 }
 
 void
@@ -70,85 +65,143 @@ rbp_sql_check_buffered(Relation rel)
 				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
 }
 
+/*
+ * ---- rows ------------------------------------------------------------------
+ */
+
 void
-rbp_sql_quantile(const uint64 *buckets, double q, Datum *value, bool *isnull)
+rbp_row_put(RbpRow *row, const char *column, Datum value, bool isnull)
+{
+	Assert(row->n < RBP_ROW_COLUMNS);
+	row->columns[row->n] = column;
+	row->values[row->n] = value;
+	row->nulls[row->n] = isnull;
+	row->n++;
+}
+
+void
+rbp_row_text(RbpRow *row, const char *column, const char *text)
+{
+	bool		isnull = text == NULL || text[0] == '\0';
+
+	rbp_row_put(row, column, isnull ? (Datum) 0 : CStringGetTextDatum(text), isnull);
+}
+
+void
+rbp_row_count(RbpRow *row, const char *column, uint64 count)
+{
+	rbp_row_put(row, column, Int64GetDatum((int64) count), false);
+}
+
+void
+rbp_row_quantile(RbpRow *row, const char *column, const uint64 *buckets, double q)
 {
 	int64		ns = rbp_histogram_quantile(buckets, q);
 
-	*value = Float8GetDatum(ns / RBP_NS_PER_US);
-	*isnull = ns < 0;
+	rbp_row_put(row, column, Float8GetDatum(ns / RBP_NS_PER_US), ns < 0);
 }
 
-Datum
-rbp_sql_counter(const uint64 *counters, int counter)
+void
+rbp_row_counter(RbpRow *row, const char *column, const uint64 *counters, int counter)
 {
 	uint64		value = rbp_stats_column(counters, counter);
 
-	return rbp_counter_is_time(counter) ? Float8GetDatum((double) value / RBP_NS_PER_MS) :
-		Int64GetDatum((int64) value);
+	if (rbp_counter_is_time(counter))
+		rbp_row_put(row, column, Float8GetDatum((double) value / RBP_NS_PER_MS), false);
+	else
+		rbp_row_count(row, column, value);
 }
 
-/* Set the values of the row's columns from that one on, which have counters' names. */
-static void
-put_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values)
+void
+rbp_row_usage(RbpRow *row, const uint64 *counters)
 {
-	for (; column < desc->natts; column++)
-	{
-		const char *name = NameStr(TupleDescAttr(desc, column)->attname);
-		int			counter = 0;
+	for (int c = 0; c < RBP_NUM_USAGE_ITEMS; c++)
+		rbp_row_counter(row, rbp_counter_names[c], counters, c);
+}
 
-		while (counter < RBP_NUM_USAGE_ITEMS && strcmp(name, rbp_counter_names[counter]) != 0)
-			counter++;
-		if (counter == RBP_NUM_USAGE_ITEMS)
-			elog(ERROR, "nothing is counted for column \"%s\"", name);
-		values[column] = rbp_sql_counter(counters, counter);
+void
+rbp_row_fork(RbpRow *row, Oid tablespace, uint32 rel, uint32 fork)
+{
+	/* not found: rewritten, dropped, or created by a running transaction */
+	Oid			relid = RelidByRelfilenumber(tablespace, rel);
+
+	rbp_row_put(row, "relation", ObjectIdGetDatum(relid), !OidIsValid(relid));
+	rbp_row_put(row, "relfilenode", ObjectIdGetDatum(rel), false);
+	rbp_row_text(row, "fork", fork <= MAX_FORKNUM ? forkNames[fork] : "?");
+}
+
+bool
+rbp_row_database(RbpRow *row, Oid database)
+{
+	char	   *name = get_database_name(database);
+
+	rbp_row_put(row, "datid", ObjectIdGetDatum(database), false);
+	rbp_row_put(row, "database", name == NULL ? (Datum) 0 :
+				DirectFunctionCall1(namein, CStringGetDatum(name)), name == NULL);
+	return name != NULL;
+}
+
+/* Bring the row's values into the order of the columns. */
+static void
+sort_values(const RbpRow *row, TupleDesc desc, Datum *values, bool *nulls)
+{
+	for (int column = 0; column < desc->natts; column++)
+	{
+		int			i = 0;
+
+		while (i < row->n && strcmp(NameStr(TupleDescAttr(desc, column)->attname), row->columns[i]) != 0)
+			i++;
+		if (i == row->n)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the installed version of extension \"%s\" is newer than the loaded library", "remote_bp"),
+					 errhint("Restart the server.")));
+		values[column] = row->values[i];
+		nulls[column] = row->nulls[i];
 	}
 }
 
 void
-rbp_sql_counter_rows(ReturnSetInfo *rsinfo, RbpCounterTable *table, int column,
-					 bool (*fn) (const RbpCounterRow *row, Datum *values, bool *nulls))
+rbp_sql_add_row(ReturnSetInfo *rsinfo, const RbpRow *row)
+{
+	Datum		values[RBP_ROW_COLUMNS];
+	bool		nulls[RBP_ROW_COLUMNS];
+
+	sort_values(row, rsinfo->setDesc, values, nulls);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+rbp_sql_one_row(FunctionCallInfo fcinfo, const RbpRow *row)
+{
+	TupleDesc	desc;
+	Datum		values[RBP_ROW_COLUMNS];
+	bool		nulls[RBP_ROW_COLUMNS];
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	sort_values(row, desc, values, nulls);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+void
+rbp_sql_counter_rows(ReturnSetInfo *rsinfo, RbpCounterTable *table,
+					 bool (*fn) (const RbpCounterRow *counters, RbpRow *row))
 {
 	int			n;
 	RbpCounterRow *rows = rbp_counter_table_copy(table, &n, true);
 
 	for (int r = 0; r < n; r++)
 	{
-		/* a key has four columns at most */
-		Datum		values[RBP_COUNTER_VALUES + 4];
-		bool		nulls[RBP_COUNTER_VALUES + 4] = {0};
+		RbpRow		row = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		if (!fn(&rows[r], values, nulls))
+		if (!fn(&rows[r], &row))
 			continue;
-		put_usage(rsinfo->setDesc, column, rows[r].values, values);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_usage(&row, rows[r].values);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	pfree(rows);
-}
-
-void
-rbp_sql_fork(Oid tablespace, uint32 rel, uint32 fork, Datum *values, bool *nulls)
-{
-	/* not found: rewritten, dropped, or created by a running transaction */
-	Oid			relid = RelidByRelfilenumber(tablespace, rel);
-
-	values[0] = ObjectIdGetDatum(relid);
-	nulls[0] = !OidIsValid(relid);
-	values[1] = ObjectIdGetDatum(rel);
-	values[2] = CStringGetTextDatum(fork <= MAX_FORKNUM ? forkNames[fork] : "?");
-}
-
-bool
-rbp_sql_database(Oid database, Datum *values, bool *nulls)
-{
-	char	   *name = get_database_name(database);
-
-	values[0] = ObjectIdGetDatum(database);
-	nulls[1] = name == NULL;
-	if (name != NULL)
-		values[1] = DirectFunctionCall1(namein, CStringGetDatum(name));
-	return name != NULL;
 }
 
 /*
@@ -158,60 +211,53 @@ rbp_sql_database(Oid database, Datum *values, bool *nulls)
 Datum
 rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		OPERATION, CALLS, MEAN_US, P50_US, P90_US, P99_US, BUCKETS_US, COUNTS,
-		COLUMNS
-	};
 	static const RbpLatency rows[RBP_NUM_LATENCIES] = {
 		RBP_LATENCY_DONOR, RBP_LATENCY_STAGED, RBP_LATENCY_PAGE_CACHE, RBP_LATENCY_DISK,
 		RBP_LATENCY_FILE, RBP_LATENCY_CAPTURES, RBP_LATENCY_PUSH, RBP_LATENCY_CONNECT,
 		RBP_LATENCY_SPILL_READS, RBP_LATENCY_SPILL_WRITES
 	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	uint64		counters[RBP_NUM_COUNTERS];
 	uint64		buckets[RBP_LATENCY_BUCKETS];
 
-	for (int row = 0; row < RBP_NUM_LATENCIES; row++)
+	for (int r = 0; r < RBP_NUM_LATENCIES; r++)
 	{
-		RbpLatency	op = rows[row];
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpLatency	op = rows[r];
+		RbpRow		row = {0};
 		Datum		lower[RBP_LATENCY_BUCKETS];
 		Datum		counts[RBP_LATENCY_BUCKETS];
 		int			n = 0;
-		int64		calls = 0;
+		uint64		calls = 0;
 
 		/* in this order: a call's time is added before the call */
 		rbp_stats_histogram(op, buckets);
 		rbp_stats_sum(counters);
-		values[OPERATION] = CStringGetTextDatum(rbp_latency_names[op]);
-		rbp_sql_quantile(buckets, 0.50, &values[P50_US], &nulls[P50_US]);
-		rbp_sql_quantile(buckets, 0.90, &values[P90_US], &nulls[P90_US]);
-		rbp_sql_quantile(buckets, 0.99, &values[P99_US], &nulls[P99_US]);
+		rbp_row_text(&row, "operation", rbp_latency_names[op]);
+		rbp_row_quantile(&row, "p50_us", buckets, 0.50);
+		rbp_row_quantile(&row, "p90_us", buckets, 0.90);
+		rbp_row_quantile(&row, "p99_us", buckets, 0.99);
 
 		/* non-empty buckets, identified by their lower bounds */
 		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
 		{
 			if (buckets[b] == 0)
 				continue;
-			calls += (int64) buckets[b];
+			calls += buckets[b];
 			lower[n] = Float8GetDatum(rbp_latency_lower(b) / RBP_NS_PER_US);
 			counts[n] = Int64GetDatum((int64) buckets[b]);
 			n++;
 		}
-		values[CALLS] = Int64GetDatum(calls);
-		nulls[MEAN_US] = calls == 0;
-		values[MEAN_US] = Float8GetDatum(counters[RBP_COUNT_NS + op] / Max((double) calls, 1) / RBP_NS_PER_US);
-		values[BUCKETS_US] = PointerGetDatum(construct_array(lower, n, FLOAT8OID,
-															 sizeof(float8),
-															 FLOAT8PASSBYVAL,
-															 TYPALIGN_DOUBLE));
-		values[COUNTS] = PointerGetDatum(construct_array(counts, n, INT8OID,
-														 sizeof(int64),
-														 FLOAT8PASSBYVAL,
-														 TYPALIGN_DOUBLE));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_count(&row, "calls", calls);
+		rbp_row_put(&row, "mean_us",
+					Float8GetDatum(counters[RBP_COUNT_NS + op] / Max((double) calls, 1) / RBP_NS_PER_US),
+					calls == 0);
+		rbp_row_put(&row, "buckets_us",
+					PointerGetDatum(construct_array(lower, n, FLOAT8OID, sizeof(float8),
+													FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)), false);
+		rbp_row_put(&row, "counts",
+					PointerGetDatum(construct_array(counts, n, INT8OID, sizeof(int64),
+													FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)), false);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

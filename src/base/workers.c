@@ -65,13 +65,7 @@ rbp_workers_shmem_size(void)
 void
 rbp_workers_shmem_init(void *mem)
 {
-	states = mem;
-	for (int i = 0; i < RBP_WORKERS; i++)
-	{
-		pg_atomic_init_u64(&states[i].ran_at, 0);
-		pg_atomic_init_u32(&states[i].warned, 0);
-		pg_atomic_init_u64(&states[i].latch, 0);
-	}
+	states = memset(mem, 0, rbp_workers_shmem_size());
 }
 
 static void

@@ -16,10 +16,10 @@
 
 #include <sys/uio.h>
 
+#include "access/xact.h"
 #include "storage/block.h"
 
 #include "base/page_cache.h"
-#include "base/process.h"
 #include "base/relfile.h"
 #include "buffer/page.h"
 #include "remote/remote.h"

@@ -18,7 +18,6 @@
 
 #include "base/kept.h"
 #include "base/relfile.h"
-#include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
@@ -41,6 +40,9 @@ typedef struct RbpTierShared
 	/* residency.c */
 	pg_atomic_uint32 nexcluded;
 	pg_atomic_uint32 excluded[RBP_MAX_EXCLUDED];	/* tablespaces */
+
+	int			image_chunks;	/* image.c: that the writer of the image has
+								 * written */
 
 	/* space.c */
 	pg_atomic_uint64 spaces[RBP_MAX_SPACES];

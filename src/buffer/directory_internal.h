@@ -528,20 +528,8 @@ rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
  * ---- directory_setup.c ------------------------------------------------------
  */
 
-/* Build the partition, which is locked, and stays so, unless somebody has done it. */
-extern void rbp_partition_build(RbpDirectory *dir, RbpPartition *p, bool exclusive);
-
-/* Lock a partition. */
-static inline void
-rbp_partition_lock(RbpDirectory *dir, RbpPartition *p, bool exclusive)
-{
-	if (exclusive)
-		rbp_lock_exclusive(&p->lock);
-	else
-		rbp_lock_shared(&p->lock);
-	if (__builtin_expect(!p->built, false))
-		rbp_partition_build(dir, p, exclusive);
-}
+/* Lock a partition, and build it unless somebody has done it. */
+extern void rbp_partition_lock(RbpDirectory *dir, RbpPartition *p, bool exclusive);
 
 /*
  * ---- directory_slots.c ------------------------------------------------------

@@ -227,7 +227,7 @@ build(RbpDirectory *dir, uint32_t part)
 	if (dir->unread[part])
 		load(dir, part);
 	/* before generations are looked at, as for a sweep */
-	p->swept = rbp_directory_bumps(dir);
+	p->swept = __atomic_load_n(&dir->bumps, __ATOMIC_ACQUIRE);
 	for (uint32_t extent = 0; extent < top; extent++)
 	{
 		uint32_t	index = part * dir->nlocal + extent;
@@ -254,8 +254,14 @@ build(RbpDirectory *dir, uint32_t part)
 }
 
 void
-rbp_partition_build(RbpDirectory *dir, RbpPartition *p, bool exclusive)
+rbp_partition_lock(RbpDirectory *dir, RbpPartition *p, bool exclusive)
 {
+	if (exclusive)
+		rbp_lock_exclusive(&p->lock);
+	else
+		rbp_lock_shared(&p->lock);
+	if (__builtin_expect(p->built, true))
+		return;
 	if (!exclusive)
 	{
 		rbp_lock_release(&p->lock);

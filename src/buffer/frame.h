@@ -25,7 +25,6 @@
 
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 
 #include "buffer/page.h"

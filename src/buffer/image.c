@@ -40,7 +40,6 @@
 #include "miscadmin.h"
 
 #include "base/compat.h"
-#include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/kept.h"
@@ -60,22 +59,19 @@
 #define USED_FILE		IMAGE_FILE ".used"
 
 /* To be changed with what is in the image */
-#define FORMAT			UINT64_C(0x3130656761626d72)
-
-#define NS_PER_MS		INT64CONST(1000000)
-#define NS_PER_S		INT64CONST(1000000000)
+#define FORMAT			UINT64_C(0x3230656761626d72)
 
 /* A server's stop waits so long for the image, and a start for the files. */
-#define WRITE_NS		(2 * NS_PER_S)
-#define GIVE_UP_NS		(3 * NS_PER_S)
-#define FILES_NS		NS_PER_S
+#define WRITE_NS		(2 * NANOS_PER_S)
+#define GIVE_UP_NS		(3 * NANOS_PER_S)
+#define FILES_NS		NANOS_PER_S
 
 /*
  * Change times are those of the last clock tick, 10 ms at most, or of the last second or
  * two where the file system has no finer ones.
  */
-#define TICK_NS			(20 * NS_PER_MS)
-#define COARSE_TICK_NS	(2100 * NS_PER_MS)
+#define TICK_NS			(20 * NANOS_PER_MS)
+#define COARSE_TICK_NS	(2100 * NANOS_PER_MS)
 
 /* So much of entries goes into an image; and so much of the disk is left to others. */
 #define MAX_ENTRY_BYTES	((off_t) 1 << 30)
@@ -142,7 +138,7 @@ identify(const char *path, Identity *id)
 		return false;
 	id->inode = st.st_ino;
 	id->size = (uint64) st.st_size;
-	id->changed = (int64) st.st_ctim.tv_sec * NS_PER_S + st.st_ctim.tv_nsec;
+	id->changed = (int64) st.st_ctim.tv_sec * NANOS_PER_S + st.st_ctim.tv_nsec;
 	return true;
 }
 
@@ -154,8 +150,8 @@ has_settled(const Identity *id)
 	int64		age;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	age = now.tv_sec * NS_PER_S + now.tv_nsec - id->changed;
-	return age > (id->changed % NS_PER_S == 0 ? COARSE_TICK_NS : TICK_NS);
+	age = now.tv_sec * NANOS_PER_S + now.tv_nsec - id->changed;
+	return age > (id->changed % NANOS_PER_S == 0 ? COARSE_TICK_NS : TICK_NS);
 }
 
 static bool
@@ -388,6 +384,7 @@ write_image(int64 until)
 		if (!transfer(fd, p.mem, p.bytes, at, true))
 			return errno;
 		h.chunks[part] = rbp_hash_bytes(p.mem, p.bytes) | 1;
+		rbp_tier_shared->image_chunks = part + 1;
 	}
 	if (t.full)
 		return EMFILE;
@@ -411,21 +408,6 @@ write_image(int64 until)
 	if (!transfer(fd, &h, sizeof(h), 0, true) || rbp_libc.rename(NEW_FILE, IMAGE_FILE) != 0)
 		return errno;
 	return 0;
-}
-
-/* How many partitions have a chunk in the image that was written. */
-static int
-count_chunks(void)
-{
-	int			fd = rbp_libc.open(IMAGE_FILE, O_RDONLY | O_CLOEXEC);
-	int			n = 0;
-
-	if (fd >= 0 && transfer(fd, &header, sizeof(header), 0, false))
-		for (int part = 0; part < RBP_PARTITIONS; part++)
-			n += header.chunks[part] != 0;
-	if (fd >= 0)
-		(void) rbp_libc.close(fd);
-	return n;
 }
 
 /* Why there is to be no image, or NULL. */
@@ -492,7 +474,7 @@ rbp_tier_image_write(int code)
 	if (ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		ereport(LOG,
 				(errmsg("remote_bp: what donors have is noted for the next start, %d of %d parts in %lld ms",
-						count_chunks(), RBP_PARTITIONS, (long long) ((rbp_now_ns() - start) / NS_PER_MS))));
+						rbp_tier_shared->image_chunks, RBP_PARTITIONS, (long long) ((rbp_now_ns() - start) / NANOS_PER_MS))));
 	else
 	{
 		if (ended == child && WIFEXITED(status))

@@ -303,49 +303,46 @@ rbp_relation_stats_shmem_init(void *mem)
  * ---- the views --------------------------------------------------------------------
  */
 
-/* The columns of both views that are counters */
-#define ITEM_COLUMNS	10
-
 /* Rows of this database, and of what all share */
 static bool
-put_fork(const RbpCounterRow *row, Datum *values, bool *nulls)
+put_fork(const RbpCounterRow *counters, RbpRow *row)
 {
-	Oid			db = (Oid) row->key.high;
+	RbpCounterKey key = counters->key;
+	Oid			db = (Oid) key.high;
 
 	if (db != MyDatabaseId && db != InvalidOid)
 		return false;
-	rbp_sql_fork((Oid) (row->key.high >> 32), (uint32) (row->key.low >> 32),
-				 (uint32) row->key.low, values, nulls);
+	rbp_row_fork(row, (Oid) (key.high >> 32), (uint32) (key.low >> 32), (uint32) key.low);
 	return true;
 }
 
 Datum
 rbp_sql_stat_relations(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 3 + ITEM_COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 
 	flush();
 	for (int i = 0; i < nforks; i++)
-		rbp_sql_counter_rows(rsinfo, forks[i], 3, put_fork);
+		rbp_sql_counter_rows(rsinfo, forks[i], put_fork);
 	return (Datum) 0;
 }
 
 /* Rows of databases that were not dropped */
 static bool
-put_database(const RbpCounterRow *row, Datum *values, bool *nulls)
+put_database(const RbpCounterRow *counters, RbpRow *row)
 {
-	Oid			db = (Oid) row->key.high;
+	Oid			db = (Oid) counters->key.high;
 
-	return rbp_sql_database(db, values, nulls) || !OidIsValid(db);
+	return rbp_row_database(row, db) || !OidIsValid(db);
 }
 
 Datum
 rbp_sql_stat_database(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 2 + ITEM_COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 
 	flush();
 	if (nforks > 0)
-		rbp_sql_counter_rows(rsinfo, databases, 2, put_database);
+		rbp_sql_counter_rows(rsinfo, databases, put_database);
 	return (Datum) 0;
 }

@@ -21,7 +21,6 @@
 #ifndef RBP_STREAM_H
 #define RBP_STREAM_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "buffer/page.h"

@@ -243,6 +243,12 @@ is_consistent(void)
 }
 
 bool
+rbp_tier_write_evicts(void)
+{
+	return MyBackendType != B_CHECKPOINTER && MyBackendType != B_BG_WRITER;
+}
+
+bool
 rbp_tier_usable(int64 now)
 {
 	return is_consistent() && rbp_guc_enabled && rbp_guc_use_tier != RBP_USE_TIER_OFF &&

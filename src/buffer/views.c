@@ -97,19 +97,14 @@ count_forks(void)
 Datum
 rbp_sql_relations(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		RELATION, RELFILENODE, FORK, PAGES, BYTES, STAGED_PAGES, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	HASH_SEQ_STATUS seq;
 	ForkCount  *count;
 
 	hash_seq_init(&seq, count_forks());
 	while ((count = hash_seq_search(&seq)) != NULL)
 	{
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 		Oid			spc;
 		Oid			db;
 
@@ -118,11 +113,11 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 			(db != MyDatabaseId && db != InvalidOid))
 			continue;
 
-		rbp_sql_fork(spc, (uint32) (count->fork >> 32), (uint16) count->fork >> 1, values, nulls);
-		values[PAGES] = Int64GetDatum((int64) count->pages[0]);
-		values[BYTES] = Int64GetDatum((int64) count->pages[0] * BLCKSZ);
-		values[STAGED_PAGES] = Int64GetDatum((int64) count->pages[1]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_fork(&row, spc, (uint32) (count->fork >> 32), (uint16) count->fork >> 1);
+		rbp_row_count(&row, "pages", count->pages[0]);
+		rbp_row_count(&row, "bytes", count->pages[0] * BLCKSZ);
+		rbp_row_count(&row, "staged_pages", count->pages[1]);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

@@ -79,12 +79,6 @@ rbp_tier_find_frame(const RbpRelFile *file, BlockNumber block)
 	return buf_id < 0 ? NULL : BufferBlocks + (Size) buf_id * BLCKSZ;
 }
 
-bool
-rbp_tier_write_evicts(void)
-{
-	return MyBackendType != B_CHECKPOINTER && MyBackendType != B_BG_WRITER;
-}
-
 /* Drop the entries of blocks that are about to be written. */
 static void
 invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,

@@ -12,6 +12,9 @@
 
 #include <stdint.h>
 
+#define NANOS_PER_MS	INT64_C(1000000)
+#define NANOS_PER_S	INT64_C(1000000000)
+
 /*
  * CLOCK_MONOTONIC in nanoseconds.  All deadlines of the extension use this
  * clock.

@@ -8,20 +8,17 @@
 #include "common/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void
 rbp_hex_encode(const void *data, size_t len, char *hex)
 {
 	const unsigned char *bytes = data;
-	static const char digits[] = "0123456789abcdef";
 
+	hex[0] = '\0';
 	for (size_t i = 0; i < len; i++)
-	{
-		hex[2 * i] = digits[bytes[i] >> 4];
-		hex[2 * i + 1] = digits[bytes[i] & 15];
-	}
-	hex[2 * len] = '\0';
+		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
 }
 
 void
@@ -36,33 +33,19 @@ rbp_uuid4_of(unsigned char bytes[16], char uuid[RBP_UUID_LEN])
 			 hex, hex + 8, hex + 12, hex + 16, hex + 20);
 }
 
-static int
-hex_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
-
 bool
 rbp_hex_decode(const char *hex, void *data, size_t len)
 {
 	unsigned char *bytes = data;
 
-	if (strnlen(hex, 2 * len + 1) != 2 * len)
+	if (strspn(hex, "0123456789abcdefABCDEF") != 2 * len || hex[2 * len] != '\0')
 		return false;
-	for (size_t i = 0; i < 2 * len; i++)
-	{
-		if (hex_value(hex[i]) < 0)
-			return false;
-	}
 	for (size_t i = 0; i < len; i++)
-		bytes[i] = (unsigned char) (hex_value(hex[2 * i]) << 4 |
-									hex_value(hex[2 * i + 1]));
+	{
+		const char	pair[3] = {hex[2 * i], hex[2 * i + 1]};
+
+		bytes[i] = (unsigned char) strtoul(pair, NULL, 16);
+	}
 	return true;
 }
 

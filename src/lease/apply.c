@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include "base/guc.h"
-#include "base/stats.h"
 #include "common/clock.h"
 #include "common/text.h"
 #include "lease/broker.h"
@@ -26,10 +25,10 @@
 #include "transport/transport.h"
 
 /* How long not to ask for more memory after some did not fit */
-#define REQUEST_MAX_NS		(30000 * NS_PER_MS)
+#define REQUEST_MAX_NS		(30000 * NANOS_PER_MS)
 
 /* Between two steps of moving temporary data out of regions */
-#define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
+#define RETIRE_PAUSE_NS		(50 * NANOS_PER_MS)
 
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
@@ -118,7 +117,7 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		 * A region that its donor has denied comes into use as a new one, and
 		 * loses its content, even if the broker still lists it.
 		 */
-		if (fresh != NULL && rbp_lease_has_region(fresh, region) && !infos[i].denied &&
+		if (fresh != NULL && rbp_lease_find_region(fresh, region) != NULL && !infos[i].denied &&
 			!rbp_lease_lost_content(h->lease, fresh, region, lapsed))
 			continue;
 		bytes += infos[i].used_bytes;
@@ -446,8 +445,10 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	RbpLease   *known = h->lease;
 	bool		is_new = known == NULL;
 	bool		unchanged;
+
+	/* the broker starts to count later than that, so we stop first */
 	const RbpLeaseTerms terms = {
-		.cred = &fresh->cred,.deadline_ns = rbp_lease_deadline(sent_ns, fresh->ttl_ms),
+		.cred = &fresh->cred,.deadline_ns = sent_ns + fresh->ttl_ms * NANOS_PER_MS,
 		.donors = fresh->donors,.ndonors = fresh->ndonors,
 		.regions = fresh->regions,.nregions = fresh->nregions
 	};

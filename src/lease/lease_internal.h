@@ -17,12 +17,12 @@
 
 #include "postgres.h"
 
+#include "common/clock.h"
 #include "lease/broker.h"
 #include "lease/plan.h"
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-#define NS_PER_MS			INT64CONST(1000000)
 #define END_TIMEOUT_MS		1000L
 
 /* No work until the settings change */

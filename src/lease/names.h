@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "lease/plan.h"
-#include "transport/transport.h"
 
 #define RBP_LEASE_INSTANCE_LEN	(RBP_BOOT_ID_LEN + 37)
 

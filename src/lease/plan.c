@@ -10,6 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/limits.h"
 #include "common/text.h"
@@ -22,20 +23,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NS_PER_MS		INT64_C(1000000)
-#define NS_PER_S		INT64_C(1000000000)
-
 /* From one renewal to the next, at most and at least */
-#define RENEW_NS		NS_PER_S
-#define MIN_RENEW_NS	(50 * NS_PER_MS)
+#define RENEW_NS		NANOS_PER_S
+#define MIN_RENEW_NS	(50 * NANOS_PER_MS)
 
 /* ... after a failure */
-#define MAX_RETRY_NS	(5 * NS_PER_S)
-#define MIN_RETRY_NS	(100 * NS_PER_MS)
+#define MAX_RETRY_NS	(5 * NANOS_PER_S)
+#define MIN_RETRY_NS	(100 * NANOS_PER_MS)
 
 /* A step of emptying regions lasts so long at most, and at least */
-#define STEP_NS			(200 * NS_PER_MS)
-#define MIN_STEP_NS		(10 * NS_PER_MS)
+#define STEP_NS			(200 * NANOS_PER_MS)
+#define MIN_STEP_NS		(10 * NANOS_PER_MS)
 
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
 
@@ -52,9 +50,7 @@ typedef struct ParseError
 	size_t		len;
 } ParseError;
 
-static bool parse_error(ParseError *c, const char *fmt,...)
-			__attribute__((format(printf, 2, 3)));
-
+__attribute__((format(printf, 2, 3)))
 static bool
 parse_error(ParseError *c, const char *fmt,...)
 {
@@ -96,13 +92,16 @@ get_text(const json_t *object, const char *key, bool required,
 	return true;
 }
 
+/* *out stays as it is if the member is missing and not required. */
 static bool
-get_number(const json_t *object, const char *key, int64_t min, int64_t max,
-		   int64_t *out, ParseError *c)
+get_number(const json_t *object, const char *key, bool required,
+		   int64_t min, int64_t max, int64_t *out, ParseError *c)
 {
 	const json_t *value = json_object_get(object, key);
 	json_int_t	n;
 
+	if (value == NULL && !required)
+		return true;
 	if (!json_is_integer(value))
 		return parse_error(c, "\"%s\" is not an integer", key);
 	n = json_integer_value(value);
@@ -124,15 +123,14 @@ parse_donor(const json_t *object, RbpLease *lease, ParseError *c)
 
 	if (!get_text(object, "id", true, ep->donor, sizeof(ep->donor), c) ||
 		!get_text(object, "host", true, ep->host, sizeof(ep->host), c) ||
-		!get_number(object, "port", 0, UINT16_MAX, &port, c) ||
+		!get_number(object, "port", true, 0, UINT16_MAX, &port, c) ||
 		!get_text(object, "shm_name", false, ep->shm_name,
 				  sizeof(ep->shm_name), c) ||
 		!get_text(object, "boot_id", false, ep->boot_id,
 				  sizeof(ep->boot_id), c) ||
 		!get_text(object, "rdma_host", false, ep->rdma_host,
 				  sizeof(ep->rdma_host), c) ||
-		(json_object_get(object, "rdma_port") != NULL &&
-		 !get_number(object, "rdma_port", 0, UINT16_MAX, &rdma_port, c)))
+		!get_number(object, "rdma_port", false, 0, UINT16_MAX, &rdma_port, c))
 		return false;
 	ep->port = (uint16_t) port;
 	ep->rdma_port = (uint16_t) rdma_port;
@@ -183,10 +181,9 @@ parse_region(const json_t *object, RbpLease *lease, ParseError *c)
 	int64_t		rev = 0;
 
 	if (!get_text(object, "donor", true, region->donor, sizeof(region->donor), c) ||
-		!get_number(object, "region", 0, UINT32_MAX, &number, c) ||
-		!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c) ||
-		(json_object_get(object, "rev") != NULL &&
-		 !get_number(object, "rev", 0, INT64_MAX, &rev, c)))
+		!get_number(object, "region", true, 0, UINT32_MAX, &number, c) ||
+		!get_number(object, "bytes", true, 1, INT64_C(1) << 50, &bytes, c) ||
+		!get_number(object, "rev", false, 0, INT64_MAX, &rev, c))
 		return false;
 	if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
 		return parse_error(c, "a region's size is not a multiple of 1 MiB");
@@ -209,11 +206,9 @@ parse_reclaim(const json_t *object, RbpLease *lease, ParseError *c)
 
 	reclaim->grace_ms = GRACE_MS;
 	if (!get_text(object, "donor", true, reclaim->donor, sizeof(reclaim->donor), c) ||
-		!get_number(object, "regions", 0, INT32_MAX, &regions, c) ||
-		(json_object_get(object, "shared") != NULL &&
-		 !get_number(object, "shared", 0, regions, &others, c)) ||
-		(json_object_get(object, "grace_ms") != NULL &&
-		 !get_number(object, "grace_ms", 0, INT64_MAX, &reclaim->grace_ms, c)))
+		!get_number(object, "regions", true, 0, INT32_MAX, &regions, c) ||
+		!get_number(object, "shared", false, 0, regions, &others, c) ||
+		!get_number(object, "grace_ms", false, 0, INT64_MAX, &reclaim->grace_ms, c))
 		return false;
 	reclaim->regions = (int) regions;
 	reclaim->shared = (int) others;
@@ -246,31 +241,19 @@ parse_array(const json_t *root, const char *key, size_t max,
 	return true;
 }
 
+/* Sort donors and regions; neither may be listed twice. */
 static bool
-sort_donors(RbpLease *lease, ParseError *c)
+sort_lists(RbpLease *lease, ParseError *c)
 {
 	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
+	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant), rbp_region_compare);
 	for (int d = 1; d < lease->ndonors; d++)
-	{
 		if (compare_donors(&lease->donors[d - 1], &lease->donors[d]) == 0)
-			return parse_error(c, "donor \"%s\" is listed twice",
-							   lease->donors[d].donor);
-	}
-	return true;
-}
-
-static bool
-sort_regions(RbpLease *lease, ParseError *c)
-{
-	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant),
-		  rbp_region_compare);
+			return parse_error(c, "donor \"%s\" is listed twice", lease->donors[d].donor);
 	for (int r = 1; r < lease->nregions; r++)
-	{
 		if (rbp_region_compare(&lease->regions[r - 1], &lease->regions[r]) == 0)
 			return parse_error(c, "region %u of donor \"%s\" is listed twice",
-							   (unsigned) lease->regions[r].region,
-							   lease->regions[r].donor);
-	}
+							   (unsigned) lease->regions[r].region, lease->regions[r].donor);
 	return true;
 }
 
@@ -285,9 +268,8 @@ parse_lease(const json_t *root, RbpLease *lease, ParseError *c)
 	if (!get_text(root, "lease", true, lease->cred.lease,
 				  sizeof(lease->cred.lease), c) ||
 		!get_text(root, "secret", false, secret, sizeof(secret), c) ||
-		!get_number(root, "ttl_ms", 1, MAX_TTL_MS, &lease->ttl_ms, c) ||
-		(json_object_get(root, "namesakes") != NULL &&
-		 !get_number(root, "namesakes", 0, INT32_MAX, &namesakes, c)))
+		!get_number(root, "ttl_ms", true, 1, MAX_TTL_MS, &lease->ttl_ms, c) ||
+		!get_number(root, "namesakes", false, 0, INT32_MAX, &namesakes, c))
 		return false;
 	lease->namesakes = (int) namesakes;
 
@@ -303,9 +285,9 @@ parse_lease(const json_t *root, RbpLease *lease, ParseError *c)
 		lease->has_secret = true;
 	}
 	return parse_array(root, "donors", RBP_BROKER_MAX_DONORS, parse_donor, lease, c) &&
-		sort_donors(lease, c) &&
+		sort_lists(lease, c) && /* a region's donor is searched for */
 		parse_array(root, "regions", SIZE_MAX, parse_region, lease, c) &&
-		sort_regions(lease, c) &&
+		sort_lists(lease, c) &&
 		(json_object_get(root, "reclaim") == NULL ||
 		 parse_array(root, "reclaim", RBP_BROKER_MAX_DONORS, parse_reclaim, lease, c));
 }
@@ -383,6 +365,7 @@ rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 				  const RbpRegionGrant *regions, int nregions)
 {
 	RbpLease   *lease = make_lease((size_t) ndonors, (size_t) nregions, 0);
+	ParseError	nowhere = {NULL, 0};
 
 	if (lease == NULL)
 		return NULL;
@@ -395,9 +378,7 @@ rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 	lease->nregions = nregions;
 	for (int i = 0; i < nregions; i++)
 		lease->bytes += regions[i].bytes;
-	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
-	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant),
-		  rbp_region_compare);
+	(void) sort_lists(lease, &nowhere);
 	return lease;
 }
 
@@ -411,8 +392,8 @@ rbp_lease_same_regions(const RbpLease *a, const RbpLease *b)
 			   sizeof(RbpRegionGrant) * a->nregions) == 0;
 }
 
-static RbpRegionGrant *
-find_region(const RbpLease *lease, const RbpRegionGrant *region)
+RbpRegionGrant *
+rbp_lease_find_region(const RbpLease *lease, const RbpRegionGrant *region)
 {
 	return bsearch(region, lease->regions, lease->nregions,
 				   sizeof(RbpRegionGrant), rbp_region_compare);
@@ -436,8 +417,8 @@ bool
 rbp_lease_lost_content(const RbpLease *before, const RbpLease *now,
 					   const RbpRegionGrant *region, bool lapsed)
 {
-	const RbpRegionGrant *was = find_region(before, region);
-	const RbpRegionGrant *is = find_region(now, region);
+	const RbpRegionGrant *was = rbp_lease_find_region(before, region);
+	const RbpRegionGrant *is = rbp_lease_find_region(now, region);
 
 	if (was == NULL || is == NULL)
 		return false;
@@ -452,17 +433,11 @@ rbp_lease_keep_revs(RbpLease *now, const RbpLease *before)
 	for (int i = 0; i < now->nregions; i++)
 	{
 		RbpRegionGrant *is = &now->regions[i];
-		const RbpRegionGrant *was = is->rev == 0 ? find_region(before, is) : NULL;
+		const RbpRegionGrant *was = is->rev == 0 ? rbp_lease_find_region(before, is) : NULL;
 
 		if (was != NULL)
 			is->rev = was->rev;
 	}
-}
-
-bool
-rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region)
-{
-	return find_region(lease, region) != NULL;
 }
 
 void
@@ -475,7 +450,7 @@ rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone, int n)
 	/* mark them, no region has no bytes; then move the others up, once */
 	for (int i = 0; i < n; i++)
 	{
-		RbpRegionGrant *found = find_region(lease, &gone[i]);
+		RbpRegionGrant *found = rbp_lease_find_region(lease, &gone[i]);
 
 		if (found == NULL)
 			continue;
@@ -561,7 +536,7 @@ int64_t
 rbp_lease_move_time(const RbpLeaseReclaim *demand)
 {
 	return (demand->grace_ms < MAX_GRACE_MS ? demand->grace_ms : MAX_GRACE_MS) *
-		NS_PER_MS / 2;
+		NANOS_PER_MS / 2;
 }
 
 void
@@ -623,21 +598,14 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 	json_t	   *list = json_array();
 	char	   *text;
 
-	for (int i = 0; list != NULL && i < n; i++)
-	{
-		json_t	   *item = json_pack("{s:s, s:I}",
-									 "donor", released[i].donor,
-									 "region", (json_int_t) released[i].region);
-
-		if (json_array_append_new(list, item) != 0)
+	for (int i = 0; i < n; i++)
+		if (json_array_append_new(list, json_pack("{s:s, s:I}",
+												  "donor", released[i].donor,
+												  "region", (json_int_t) released[i].region)) != 0)
 		{
 			json_decref(list);
-			list = NULL;
+			return NULL;
 		}
-	}
-	if (list == NULL)
-		return NULL;
-
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
 	if (wishes->new_secret != NULL)
 		rbp_hex_encode(wishes->new_secret, RBP_SECRET_LEN, new_secret);
@@ -689,15 +657,9 @@ rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 }
 
 int64_t
-rbp_lease_deadline(int64_t sent_ns, int64_t ttl_ms)
-{
-	return sent_ns + ttl_ms * NS_PER_MS;
-}
-
-int64_t
 rbp_lease_renew_after(int64_t ttl_ms)
 {
-	int64_t		third = ttl_ms * NS_PER_MS / 3;
+	int64_t		third = ttl_ms * NANOS_PER_MS / 3;
 
 	if (third < MIN_RENEW_NS)
 		return MIN_RENEW_NS;
@@ -711,7 +673,7 @@ rbp_lease_retry_after(int failures, int64_t remaining_ns)
 
 	/* 1, 2 and 4 s, but leave time for several attempts before the deadline */
 	if (failures <= 3)
-		wait = NS_PER_S << (failures < 1 ? 0 : failures - 1);
+		wait = NANOS_PER_S << (failures < 1 ? 0 : failures - 1);
 	if (remaining_ns > 0 && wait > remaining_ns / 2)
 		wait = remaining_ns / 2;
 	return wait < MIN_RETRY_NS ? MIN_RETRY_NS : wait;

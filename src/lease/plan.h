@@ -92,8 +92,8 @@ extern bool rbp_lease_lost_content(const RbpLease *before, const RbpLease *now,
  */
 extern void rbp_lease_keep_revs(RbpLease *now, const RbpLease *before);
 
-/* Is this region, by donor and number, in the lease? */
-extern bool rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region);
+/* The region of the lease with this one's donor and number; NULL if there is none. */
+extern RbpRegionGrant *rbp_lease_find_region(const RbpLease *lease, const RbpRegionGrant *region);
 
 /* Remove regions from the lease. */
 extern void rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone,
@@ -150,12 +150,6 @@ extern bool rbp_lease_is_donor_list(const char *text, size_t len);
 /* Copy the "error" of a broker's error answer to buf, or say that it has none. */
 extern void rbp_lease_error_text(const char *text, size_t len,
 								 char *buf, size_t buflen);
-
-/*
- * Until when a lease that was requested at sent_ns may be used.  The broker
- * starts to count later than that, so the client stops first.
- */
-extern int64_t rbp_lease_deadline(int64_t sent_ns, int64_t ttl_ms);
 
 /* How long after a successful request the next one is due. */
 extern int64_t rbp_lease_renew_after(int64_t ttl_ms);

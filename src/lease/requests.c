@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 
 #include "base/guc.h"
 #include "base/stats.h"
@@ -36,9 +35,7 @@
  * There was no usable answer.  Each kind of failure is logged once, until the
  * broker works again.
  */
-static RbpLeaseOutcome request_failed(RbpHeldLease *h, int kind,
-									  const char *fmt,...) pg_attribute_printf(3, 4);
-
+pg_attribute_printf(3, 4)
 static RbpLeaseOutcome
 request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
 {
@@ -93,13 +90,33 @@ request_succeeded(RbpHeldLease *h)
 	rbp_remote_set_broker_error(h->pool, NULL);
 }
 
-/* A request's body may have a lease's secret. */
-static void
-free_body(char *body)
+/*
+ * Send one request about the lease, to do that with it, or about a new one if
+ * there is none; and free its body, which may have a lease's secret.  Returns
+ * as rbp_lease_broker_request() does.
+ */
+static int
+ask_broker(RbpHeldLease *h, const char *method, const char *action, char *body, long timeout_ms,
+		   bool stop_on_shutdown, RbpHttpReply *reply, char why[RBP_BROKER_WHY_LEN])
 {
-	if (body != NULL)
-		explicit_bzero(body, strlen(body));
+	char		path[RBP_LEASE_ID_LEN + 32] = "/v1/leases";
+	const RbpHttpRequest request = {
+		.method = method,.path = path,.body = body,.timeout_ms = timeout_ms,
+		.stop_on_shutdown = stop_on_shutdown
+	};
+	int			failed;
+
+	if (body == NULL)
+	{
+		strlcpy(why, "out of memory", RBP_BROKER_WHY_LEN);
+		return FAILED_NETWORK;
+	}
+	if (h->lease != NULL)
+		snprintf(path, sizeof(path), "/v1/leases/%s%s", h->lease->cred.lease, action);
+	failed = rbp_lease_broker_request(h->broker, &request, reply, why);
+	explicit_bzero(body, strlen(body));
 	free(body);
+	return failed;
 }
 
 /*
@@ -109,28 +126,16 @@ free_body(char *body)
  * lease; then *outcome is set, and a failure is logged.
  */
 static bool
-send_request(RbpHeldLease *h, const char *path, char *body, RbpHttpReply *reply,
+send_request(RbpHeldLease *h, const char *action, char *body, RbpHttpReply *reply,
 			 RbpLeaseOutcome *outcome)
 {
 	/* a lease that is being closed must not delay the other one */
-	const RbpHttpRequest request = {
-		.method = "POST",.path = path,.body = body,
-		.timeout_ms = h->broker == rbp_lease_current_broker ?
-		REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
-		.stop_on_shutdown = true
-	};
+	long		timeout_ms = h->broker == rbp_lease_current_broker ?
+	REQUEST_TIMEOUT_MS : END_TIMEOUT_MS;
 	char		why[RBP_BROKER_WHY_LEN];
-	int			failed;
+	int			failed = ask_broker(h, "POST", action, body, timeout_ms, true, reply, why);
 
 	*outcome = RBP_LEASE_FAILED;
-	if (body == NULL)
-	{
-		request_failed(h, FAILED_NETWORK, "out of memory");
-		return false;
-	}
-
-	failed = rbp_lease_broker_request(h->broker, &request, reply, why);
-	free_body(body);
 	if (failed != 0)
 	{
 		if (why[0] == '\0')
@@ -204,7 +209,7 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 	if (!rbp_lease_instance(instance))
 		return request_failed(h, FAILED_NETWORK, "no random numbers");
 	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, &wished);
-	if (!send_request(h, "/v1/leases", body, &reply, &outcome))
+	if (!send_request(h, "", body, &reply, &outcome))
 		return outcome;
 	if (reply.status != 201 && reply.status != 200)
 		return request_failed(h, FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
@@ -226,18 +231,16 @@ renew(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
 	RbpLeaseWishes wished = wishes(h, wanted);
-	char		path[RBP_LEASE_ID_LEN + 32];
 	char	   *body;
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
 	int			reported = Min(h->nreleased, MAX_RELEASED);
 
-	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	wished.ahead = rbp_lease_ahead(h);
 	wished.new_secret = h->changes_secret ? h->new_secret : NULL;
 	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, reported);
-	if (!send_request(h, path, body, &reply, &outcome))
+	if (!send_request(h, "/renew", body, &reply, &outcome))
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
 	{
@@ -299,45 +302,32 @@ void
 rbp_lease_leave(RbpHeldLease *h)
 {
 	RbpLeaseWishes wished = wishes(h, rbp_lease_wanted(h));
-	char		path[RBP_LEASE_ID_LEN + 32];
-	RbpHttpRequest request = {.method = "POST",.path = path,.timeout_ms = END_TIMEOUT_MS};
 	char		why[RBP_BROKER_WHY_LEN];
 	char	   *body;
 	RbpHttpReply reply;
 
-	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	wished.ttl_ms = Min(wished.ttl_ms, LEAVE_TTL_MS);
 	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, Min(h->nreleased, MAX_RELEASED));
-	request.body = body;
-	if (body == NULL || rbp_lease_broker_request(h->broker, &request, &reply, why) != 0 ||
+	if (ask_broker(h, "POST", "/renew", body, END_TIMEOUT_MS, false, &reply, why) != 0 ||
 		reply.status / 100 != 2)
 		ereport(LOG,
 				(errmsg("remote_bp: could not tell the broker that the lease%s is left to the next start",
 						h->suffix)));
-	free_body(body);
 }
 
 /* End the lease and tell its broker, with one request of limited duration. */
 void
 rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 {
-	char		path[RBP_LEASE_ID_LEN + 16];
-	RbpHttpRequest request = {
-		.method = "DELETE",.path = path,.timeout_ms = END_TIMEOUT_MS,
-		.stop_on_shutdown = stop_on_shutdown
-	};
 	char		why[RBP_BROKER_WHY_LEN];
-	char	   *body;
 	RbpHttpReply reply;
 	int			failed;
 
 	if (h->lease == NULL)
 		return;
 	rbp_lease_stop_use(h);
-	snprintf(path, sizeof(path), "/v1/leases/%s", h->lease->cred.lease);
-	body = rbp_lease_end_body(&h->lease->cred);
-	request.body = body;
-	failed = body != NULL ? rbp_lease_broker_request(h->broker, &request, &reply, why) : FAILED_TOKEN;
+	failed = ask_broker(h, "DELETE", "", rbp_lease_end_body(&h->lease->cred), END_TIMEOUT_MS,
+						stop_on_shutdown, &reply, why);
 	if (failed != FAILED_TOKEN)
 	{
 		if (failed == 0 &&
@@ -352,7 +342,6 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 					 errdetail("It expires within %lld ms.",
 							   (long long) (h->lease->ttl_ms + wishes(h, 0).keep_ms))));
 	}
-	free_body(body);
 	rbp_lease_drop(h);
 }
 

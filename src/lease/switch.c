@@ -169,7 +169,7 @@ void
 rbp_lease_try_next_broker(void)
 {
 	int64		now = rbp_now_ns();
-	int64		budget = END_TIMEOUT_MS * NS_PER_MS;
+	int64		budget = END_TIMEOUT_MS * NANOS_PER_MS;
 	const char *reason = NULL;
 	int			kind = 0;
 
@@ -180,7 +180,7 @@ rbp_lease_try_next_broker(void)
 	}
 	/* without a lease there is nothing to lose */
 	if (any_lease_in_use())
-		reason = check_broker(next_broker, (long) Max(budget / NS_PER_MS, 50), &kind);
+		reason = check_broker(next_broker, (long) Max(budget / NANOS_PER_MS, 50), &kind);
 	if (reason == NULL)
 	{
 		RbpBroker  *fresh = next_broker;

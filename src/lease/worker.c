@@ -76,8 +76,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
-#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 
 #include "base/guc.h"
@@ -98,10 +96,10 @@
 PG_MODULE_MAGIC;
 
 /* Minimum interval of requests caused by backends' reports */
-#define RECHECK_NS		(200 * NS_PER_MS)
+#define RECHECK_NS		(200 * NANOS_PER_MS)
 
 /* How long a lease with temporary data is kept after it is no longer wanted */
-#define CLOSING_NS			(30000 * NS_PER_MS)
+#define CLOSING_NS			(30000 * NANOS_PER_MS)
 
 RbpHeldLease rbp_leases[RBP_POOLS] = {
 	[RBP_POOL_BUFFER] = {
@@ -252,7 +250,7 @@ wait_for_work(void)
 	}
 	until = Min(until, rbp_lease_lookups_due(now));
 	until = Min(until, rbp_lease_next_broker_due());
-	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
+	ms = until <= now ? 0 : (long) Min((until - now + NANOS_PER_MS - 1) / NANOS_PER_MS,
 									   RBP_WORKER_SLEEP_MS);
 	if (ms > 0)
 		rbp_wait_latch(RBP_WAIT_MAIN, ms);

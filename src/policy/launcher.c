@@ -26,7 +26,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "tcop/tcopprot.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -36,24 +35,21 @@
 #include "base/workers.h"
 #include "buffer/buffer.h"
 #include "common/clock.h"
-#include "policy/policy.h"
 #include "policy/policy_internal.h"
 
-#define NS_PER_S		INT64CONST(1000000000)
-#define NS_PER_MS		INT64CONST(1000000)
 
 /*
  * The list of databases is read at this interval, and at most one database
  * without policies is visited in it
  */
-#define IDLE_VISIT_NS	(10 * NS_PER_S)
+#define IDLE_VISIT_NS	(10 * NANOS_PER_S)
 
 /*
  * Minimum pause between visits of a database, unless the last visit ran out
  * of time.  A visit that was not completed because of other processes is
  * repeated after this pause, which doubles each time.
  */
-#define PAUSE_NS		NS_PER_S
+#define PAUSE_NS		NANOS_PER_S
 
 typedef struct Database
 {
@@ -231,7 +227,7 @@ run_worker(const Database *db)
 static void
 retry_later(Database *db)
 {
-	int64		most = rbp_guc_policy_interval * NS_PER_S;
+	int64		most = rbp_guc_policy_interval * NANOS_PER_S;
 
 	db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(most, PAUSE_NS));
 	db->due_ns = db->last_ns + db->retry_ns;
@@ -270,7 +266,7 @@ visit(Database *db)
 	if (!result->more)
 	{
 		db->retry_ns = 0;
-		db->due_ns = db->last_ns + rbp_guc_policy_interval * NS_PER_S;
+		db->due_ns = db->last_ns + rbp_guc_policy_interval * NANOS_PER_S;
 		log_visit(db, result);
 	}
 	else if (OidIsValid(result->resume.relation))
@@ -325,7 +321,7 @@ next_visit(int64 *wait)
 	if (idle != NULL)
 	{
 		int64		due = last_idle_ns +
-		Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NS_PER_S);
+		Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NANOS_PER_S);
 
 		if (due < next_ns)
 		{
@@ -404,7 +400,7 @@ rbp_policy_launcher_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		Database   *next = NULL;
-		int64		wait = RBP_WORKER_SLEEP_MS * NS_PER_MS;
+		int64		wait = RBP_WORKER_SLEEP_MS * NANOS_PER_MS;
 		int64		due;
 
 		CHECK_FOR_INTERRUPTS();
@@ -433,7 +429,7 @@ rbp_policy_launcher_main(Datum arg)
 			}
 			wait = Min(wait, due);
 		}
-		rbp_wait_latch(RBP_WAIT_MAIN, (long) (wait / NS_PER_MS) + 1);
+		rbp_wait_latch(RBP_WAIT_MAIN, (long) (wait / NANOS_PER_MS) + 1);
 	}
 
 	/* exit status 0 would tell the postmaster not to restart us */

@@ -25,15 +25,7 @@ rbp_policy_shmem_size(void)
 void
 rbp_policy_shmem_init(void *mem)
 {
-	RbpPolicyShared *shared = mem;
-
-	memset(shared, 0, sizeof(*shared));
-	pg_atomic_init_u32(&shared->visit_all, 0);
-	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
-		pg_atomic_init_u32(&shared->requests[i], 0);
-	pg_atomic_init_u32(&shared->visiting, InvalidOid);
-	pg_atomic_init_u32(&shared->no_worker, 0);
-	rbp_policy_shared = shared;
+	rbp_policy_shared = memset(mem, 0, sizeof(RbpPolicyShared));
 }
 
 /*

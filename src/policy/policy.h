@@ -19,7 +19,7 @@
 
 #include "postgres.h"
 
-#include "base/process.h"
+#include "access/xact.h"
 
 /* Progress of the processes that prewarm */
 extern Size rbp_prewarm_shmem_size(void);

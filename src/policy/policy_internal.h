@@ -16,7 +16,6 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-#include "base/geometry.h"
 #include "base/relfile.h"
 #include "buffer/buffer.h"
 

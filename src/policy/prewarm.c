@@ -41,7 +41,6 @@
 #include "common/relpath.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
@@ -109,13 +108,7 @@ rbp_prewarm_shmem_size(void)
 void
 rbp_prewarm_shmem_init(void *mem)
 {
-	all_progress = mem;
-	for (int i = 0; i < rbp_compat_max_procs(); i++)
-	{
-		pg_atomic_init_u32(&all_progress[i].pid, 0);
-		pg_atomic_init_u64(&all_progress[i].done, 0);
-		pg_atomic_init_u64(&all_progress[i].total, 0);
-	}
+	all_progress = memset(mem, 0, rbp_prewarm_shmem_size());
 }
 
 /* Parameters and progress of one call */
@@ -655,33 +648,27 @@ rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_prewarm_progress(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		PID, DATID, RELATION, FORK, MODE, PHASE, BLOCKS_DONE, BLOCKS_TOTAL,
-		COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 
 	for (int i = 0; i < rbp_compat_max_procs(); i++)
 	{
 		Progress   *p = &all_progress[i];
 		uint32		pid = pg_atomic_read_u32(&p->pid);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 
 		if (pid == 0)
 			continue;
-		values[PID] = Int32GetDatum((int32) pid);
-		values[DATID] = ObjectIdGetDatum(p->database);
-		values[RELATION] = ObjectIdGetDatum(p->relation);
+		rbp_row_put(&row, "pid", Int32GetDatum((int32) pid), false);
+		rbp_row_put(&row, "datid", ObjectIdGetDatum(p->database), false);
 		/* in another database, the OID would denote another relation */
-		nulls[RELATION] = p->database != MyDatabaseId || p->relation == InvalidOid;
-		values[FORK] = CStringGetTextDatum(forkNames[p->fork]);
-		values[MODE] = CStringGetTextDatum(mode_names[p->mode]);
-		values[PHASE] = CStringGetTextDatum(phase_names[p->phase]);
-		values[BLOCKS_DONE] = Int64GetDatum((int64) pg_atomic_read_u64(&p->done));
-		values[BLOCKS_TOTAL] = Int64GetDatum((int64) pg_atomic_read_u64(&p->total));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_put(&row, "relation", ObjectIdGetDatum(p->relation),
+					p->database != MyDatabaseId || p->relation == InvalidOid);
+		rbp_row_text(&row, "fork", forkNames[p->fork]);
+		rbp_row_text(&row, "mode", mode_names[p->mode]);
+		rbp_row_text(&row, "phase", phase_names[p->phase]);
+		rbp_row_count(&row, "blocks_done", pg_atomic_read_u64(&p->done));
+		rbp_row_count(&row, "blocks_total", pg_atomic_read_u64(&p->total));
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

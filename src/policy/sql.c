@@ -17,13 +17,11 @@
 #include "commands/dbcommands.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/relfile.h"
@@ -224,11 +222,7 @@ why_not_effective(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool l
 Datum
 rbp_sql_policies(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		RELATION, POLICY, SET_ON, PAGES_WANTED, PAGES_HELD, REASON, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	Oid			table = required_table();
 	RbpPolicyList list;
 	List	   *all;
@@ -245,23 +239,18 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 		bool		is_there = OidIsValid(r->relid);
 		uint64		wanted = is_there && r->policy == RBP_POLICY_KEEP ? rbp_policy_pages_wanted(&r->file) : 0;
 		uint64		held = is_there ? rbp_residency_policy(&r->file).kept : 0;
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
 		char		buf[256];
-		const char *why = is_there ?
-		why_not_effective(r, wanted, held, limit_full, buf, sizeof(buf)) :
-		psprintf("there is no index \"%s\"", NameStr(r->index));
+		RbpRow		row = {0};
 
-		values[RELATION] = ObjectIdGetDatum(r->relid);
-		nulls[RELATION] = !is_there;
-		values[POLICY] = CStringGetTextDatum(r->policy == RBP_POLICY_KEEP ? "keep" : "none");
-		values[SET_ON] = ObjectIdGetDatum(r->set_on);
-		values[PAGES_WANTED] = Int64GetDatum((int64) wanted);
-		values[PAGES_HELD] = Int64GetDatum((int64) held);
-		nulls[REASON] = why == NULL;
-		if (why != NULL)
-			values[REASON] = CStringGetTextDatum(why);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_put(&row, "relation", ObjectIdGetDatum(r->relid), !is_there);
+		rbp_row_text(&row, "policy", r->policy == RBP_POLICY_KEEP ? "keep" : "none");
+		rbp_row_put(&row, "set_on", ObjectIdGetDatum(r->set_on), false);
+		rbp_row_count(&row, "pages_wanted", wanted);
+		rbp_row_count(&row, "pages_held", held);
+		rbp_row_text(&row, "reason", is_there ?
+					 why_not_effective(r, wanted, held, limit_full, buf, sizeof(buf)) :
+					 psprintf("there is no index \"%s\"", NameStr(r->index)));
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }
@@ -315,25 +304,19 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_databases(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		DATID, DATABASE, PAGES, BYTES, MAX_BYTES, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	RbpDatabaseUse use;
 	uint32		at = 0;
 
 	while (rbp_residency_next_database(&at, &use))
 	{
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 
-		(void) rbp_sql_database(use.database, values, nulls);
-		values[PAGES] = Int64GetDatum((int64) use.pages);
-		values[BYTES] = Int64GetDatum((int64) use.pages * BLCKSZ);
-		nulls[MAX_BYTES] = use.max_pages < 0;
-		values[MAX_BYTES] = Int64GetDatum(use.max_pages * BLCKSZ);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		(void) rbp_row_database(&row, use.database);
+		rbp_row_count(&row, "pages", use.pages);
+		rbp_row_count(&row, "bytes", use.pages * BLCKSZ);
+		rbp_row_put(&row, "max_bytes", Int64GetDatum(use.max_pages * BLCKSZ), use.max_pages < 0);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

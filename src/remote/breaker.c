@@ -14,20 +14,6 @@
 #define WRONG_LIMIT		16
 #define WRONG_NS		INT64CONST(60000000000)
 
-void
-rbp_breaker_init(RbpBreaker *b)
-{
-	pg_atomic_init_u32(&b->state, BREAKER_CLOSED);
-	pg_atomic_init_u32(&b->penalty, 0);
-	pg_atomic_init_u32(&b->trips, 0);
-	pg_atomic_init_u32(&b->failed_probes, 0);
-	pg_atomic_init_u64(&b->retry_at, 0);
-	pg_atomic_init_u64(&b->suspected_at, 0);
-	pg_atomic_init_u64(&b->closed_at, 0);
-	pg_atomic_init_u32(&b->wrong, 0);
-	pg_atomic_init_u64(&b->wrong_since, 0);
-}
-
 /*
  * The delay before the next probe, given the number of trips and failed probes
  * since the first trip.

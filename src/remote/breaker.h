@@ -48,6 +48,7 @@ typedef enum RbpBreakerState
 	BREAKER_OPEN
 } RbpBreakerState;
 
+/* Zeroes are one that is closed. */
 typedef struct RbpBreaker
 {
 	pg_atomic_uint32 state;		/* RbpBreakerState */
@@ -73,9 +74,6 @@ typedef struct RbpBreakerTimes
 	int64		reset_after;	/* a trip this long after the last probe was
 								 * due has first_delay again */
 } RbpBreakerTimes;
-
-/* Initialize as closed, before other processes can see it. */
-extern void rbp_breaker_init(RbpBreaker *b);
 
 /* Make it suspect, or open; true if this call made the transition. */
 extern bool rbp_breaker_suspect(RbpBreaker *b);

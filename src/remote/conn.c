@@ -104,16 +104,8 @@ rbp_remote_conn_shmem_size(void)
 void
 rbp_remote_conn_shmem_init(void *mem)
 {
-	int			n = rbp_compat_max_procs();
-
 	proc_conns = (RbpProcConns *) CACHELINEALIGN(mem);
-	for (int i = 0; i < n; i++)
-	{
-		pg_atomic_init_u32(&proc_conns[i].pid, 0);
-		pg_atomic_init_u32(&proc_conns[i].asked, 0);
-		for (int k = 0; k < RBP_MAX_CONNS; k++)
-			pg_atomic_init_u64(&proc_conns[i].used_at[k], 0);
-	}
+	memset(proc_conns, 0, rbp_compat_max_procs() * sizeof(RbpProcConns));
 	pg_atomic_init_u32(&rbp_remote_shared->max_slots,
 					   (uint32) rbp_guc_max_connections);
 	pg_atomic_init_u64(&rbp_remote_shared->idle_ns,

@@ -94,6 +94,6 @@ rbp_remote_stats_reset(void)
 {
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_link_reset_counters(&shared->donors[i]);
+		memset(shared->donors[i].stripes, 0, sizeof(shared->donors[i].stripes));
 	LWLockRelease(&shared->remote_lock);
 }

@@ -26,15 +26,12 @@
  */
 #include "postgres.h"
 
-#include <stdlib.h>
-
 #include "port/pg_bitutils.h"
 
 #include "base/choice.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/stats.h"
-#include "base/wait.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -124,7 +121,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 		return NO_PART;
 	io->status = RBP_CANCELED;
 	if (!batch->patient &&
-		(donor_is_down(&shared->donors[c->donor]) || is_held(c->donor, ANY_LINK)))
+		(donor_is_down(&shared->donors[c->donor]) || rbp_link_is_held(c->donor, ANY_LINK)))
 	{
 		if (batch->kind == RBP_IO_READ)
 			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
@@ -498,15 +495,10 @@ report_batch(RbpRemoteBatch *batch)
 			batch->parts[batch->part[i]].done++;
 	}
 	for (int p = 0; p < batch->nparts; p++)
-	{
-		Part	   *part = &batch->parts[p];
-		RbpRemoteDonor *d = &shared->donors[part->c->donor];
-
-		if (part->done == 0)
-			continue;
-		donor_count(d, batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
-					part->done);
-	}
+		if (batch->parts[p].done > 0)
+			donor_count(&shared->donors[batch->parts[p].c->donor],
+						batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
+						batch->parts[p].done);
 }
 
 /*
@@ -629,7 +621,7 @@ rbp_remote_slot_writable(uint32 slot)
 
 	if (region == NULL ||
 		donor_is_down(&shared->donors[region->donor]) ||
-		is_held(region->donor, ANY_LINK))
+		rbp_link_is_held(region->donor, ANY_LINK))
 		return false;
 	c = region_conn(region);
 	return c->state >= CONN_CONNECTING || c->retry_at == 0 || c->retry_at <= rbp_now_ns();

@@ -39,50 +39,58 @@ rbp_remote_watch_lease_worker(void)
 }
 
 /*
- * The donor's index in the table, entering it if necessary; -1 if there is no
- * room.  Caller holds remote_lock exclusively.
+ * The index of the donor of that name; -1 if there is none.  No lock for the
+ * names: only this process changes them.
  */
 static int
-enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
+find_donor(const char *donor)
 {
-	int			found = -1;
-
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RbpRemoteDonor *d = &shared->donors[i];
+		if (strcmp(shared->donors[i].endpoint.donor, donor) == 0)
+			return i;
+	}
+	return -1;
+}
 
-		if (strcmp(d->endpoint.donor, endpoint->donor) == 0)
-		{
-			found = i;
-			break;
-		}
-		/* an empty entry is better than that of a donor that is gone */
+/*
+ * Enter the donor into the table, if it is not there and there is room.  Caller
+ * holds remote_lock exclusively.
+ */
+static void
+enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
+{
+	int			place = find_donor(endpoint->donor);
+	bool		entered = place >= 0;
+	RbpRemoteDonor *d;
+
+	/* an empty entry is better than that of a donor that is gone */
+	for (int i = 0; i < RBP_MAX_DONORS && !entered; i++)
+	{
+		d = &shared->donors[i];
 		if (!donor_known(d) && d->nregions[RBP_POOL_BUFFER] == 0 &&
 			d->nregions[RBP_POOL_TEMP] == 0 &&
-			(found < 0 || (d->endpoint.donor[0] == '\0' &&
-						   shared->donors[found].endpoint.donor[0] != '\0')))
-			found = i;
+			(place < 0 || (d->endpoint.donor[0] == '\0' &&
+						   shared->donors[place].endpoint.donor[0] != '\0')))
+			place = i;
 	}
-	if (found >= 0)
+	if (place < 0)
+		return;
+	d = &shared->donors[place];
+	if (!entered)
 	{
-		RbpRemoteDonor *d = &shared->donors[found];
-
-		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
-		{
-			rbp_link_init(d);
-			rbp_link_note_change(d);
-		}
-		if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
-		{
-			if (rbp_link_unresolved(&d->endpoint) != rbp_link_unresolved(endpoint))
-				rbp_link_note_change(d);
-			d->endpoint = *endpoint;
-			pg_atomic_write_u32(&d->transport, 0);
-			rbp_link_new_endpoint(d);
-		}
-		d->known[pool] = true;
+		rbp_link_init(d);
+		rbp_link_note_change(d);
 	}
-	return found;
+	if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
+	{
+		if (rbp_link_unresolved(&d->endpoint) != rbp_link_unresolved(endpoint))
+			rbp_link_note_change(d);
+		d->endpoint = *endpoint;
+		pg_atomic_write_u32(&d->transport, 0);
+		rbp_link_new_endpoint(d);
+	}
+	d->known[pool] = true;
 }
 
 /*
@@ -144,7 +152,7 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 		shared->donors[i].known[pool] = shared->donors[i].nregions[pool] > 0;
 	}
 	for (int i = 0; i < ndonors; i++)
-		(void) enter_donor(pool, &donors[i]);
+		enter_donor(pool, &donors[i]);
 	/* if the other pool's lease has regions there, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
@@ -154,21 +162,6 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 		if (was_known[i])
 			rbp_link_make_stale(&shared->donors[i].serial);
 	}
-}
-
-/*
- * The index of the donor of that name; -1 if there is none.  No lock for the
- * names: only this process changes them.
- */
-static int
-find_donor(const char *donor)
-{
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-	{
-		if (strcmp(shared->donors[i].endpoint.donor, donor) == 0)
-			return i;
-	}
-	return -1;
 }
 
 /*

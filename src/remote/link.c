@@ -110,7 +110,6 @@ static const RbpBreakerTimes transport_times = {
 	.reset_after = INT64CONST(600000000000),
 };
 
-RbpRemoteShared *rbp_remote_shared = NULL;
 RbpHold		rbp_link_holds[RBP_MAX_DONORS][RBP_LINKS];
 
 /*
@@ -258,33 +257,11 @@ rbp_link_make_stale(pg_atomic_uint32 *serial)
  */
 
 void
-rbp_link_reset_counters(RbpRemoteDonor *d)
-{
-	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
-	{
-		for (int c = 0; c < RBP_DONOR_COUNTS; c++)
-			pg_atomic_init_u64(&d->stripes[s].counts[c], 0);
-		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
-			pg_atomic_init_u32(&d->stripes[s].latency[b], 0);
-	}
-}
-
-void
 rbp_link_init(RbpRemoteDonor *d)
 {
-	rbp_link_reset_counters(d);
-	for (int i = 0; i < RBP_LINKS; i++)
-	{
-		rbp_breaker_init(&d->links[i].breaker);
-		pg_atomic_init_u32(&d->links[i].error, 0);
-		pg_atomic_init_u64(&d->links[i].error_at, 0);
-	}
-	pg_atomic_init_u32(&d->upgrades, 0);
-	for (int pool = 0; pool < RBP_POOLS; pool++)
-		pg_atomic_init_u64(&d->refused_until[pool], 0);
-	pg_atomic_init_u64(&d->state_since, 0);
-	pg_atomic_init_u32(&d->times_down, 0);
-	pg_atomic_init_u32(&d->over_limit, 0);
+	Size		kept = offsetof(RbpRemoteDonor, over_limit);
+
+	memset((char *) d + kept, 0, sizeof(*d) - kept);
 }
 
 /*
@@ -342,12 +319,14 @@ rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
  */
 
 bool
-rbp_link_still_held(int donor, int link)
+rbp_link_is_held(int donor, int link)
 {
 	RbpHold    *h = &rbp_link_holds[donor][link];
-	RbpBreaker *breaker = link_breaker(&shared->donors[donor], link);
-	int64		closed_at = (int64) pg_atomic_read_u64(&breaker->closed_at);
+	int64		closed_at;
 
+	if (likely(h->until == 0))
+		return false;
+	closed_at = (int64) pg_atomic_read_u64(&link_breaker(&shared->donors[donor], link)->closed_at);
 	if (h->serial != donor_serial(donor))
 		h->until = h->delay = 0;
 	else if (closed_at > h->until - h->delay || rbp_now_ns() >= h->until)
@@ -361,7 +340,8 @@ hold(int donor, int link)
 {
 	RbpHold    *h = &rbp_link_holds[donor][link];
 
-	(void) rbp_link_still_held(donor, link);	/* forget what is out of date */
+	if (h->serial != donor_serial(donor))
+		h->delay = 0;
 	if (link == ANY_LINK)
 		h->delay = Max(SUSPECT_LIMIT_NS, SUSPECT_TIMEOUTS * rbp_guc_io_timeout_ns());
 	else
@@ -517,13 +497,7 @@ rbp_link_up(RbpRemoteDonor *d, int link)
 	if (link == ANY_LINK)
 		rbp_link_note_change(d);
 	else
-		rbp_link_upgrade(d);
-}
-
-void
-rbp_link_upgrade(RbpRemoteDonor *d)
-{
-	(void) pg_atomic_add_fetch_u32(&d->upgrades, 1);
+		pg_atomic_fetch_add_u32(&d->upgrades, 1);
 }
 
 int64
@@ -553,7 +527,7 @@ rbp_link_new_endpoint(RbpRemoteDonor *d)
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
 	rbp_link_make_stale(&d->serial);
-	rbp_remote_donor_up(d);
+	rbp_link_up(d, ANY_LINK);
 }
 
 void
@@ -620,7 +594,7 @@ avoided(int donor, int64 *held_until)
 	*held_until = 0;
 	for (int link = ANY_LINK + 1; link < RBP_LINKS; link++)
 	{
-		int64		until = is_held(donor, link) ? rbp_link_holds[donor][link].until : 0;
+		int64		until = rbp_link_is_held(donor, link) ? rbp_link_holds[donor][link].until : 0;
 
 		if (until != 0 && (*held_until == 0 || until < *held_until))
 			*held_until = until;

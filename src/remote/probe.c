@@ -271,7 +271,8 @@ check_reachability(void)
 			rbp_remote_donor_down(d, false);
 		}
 		else if (ops->costly && !had_costly[i])
-			rbp_link_upgrade(d);
+			pg_atomic_fetch_add_u32(&d->upgrades, 1);	/* connections may
+														 * return */
 		had_costly[i] = ops != NULL && ops->costly;
 	}
 }

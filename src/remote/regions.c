@@ -38,7 +38,6 @@
 #include "base/geometry.h"
 #include "base/injection_point.h"
 #include "base/lock.h"
-#include "common/clock.h"
 #include "remote/remote.h"
 #include "remote/remote_internal.h"
 #define shared		rbp_remote_shared
@@ -52,6 +51,7 @@
 /* Likewise on extents that lose their region, approximately */
 #define RETIRE_EXTENTS		8192
 
+RbpRemoteShared *rbp_remote_shared = NULL;
 const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
 uint32	   *rbp_remote_next_extent; /* follows the map in shared memory */
 
@@ -98,9 +98,6 @@ init_lease(RbpPoolLease *lease, void *extents, uint32 first, uint32 n)
 {
 	memset(lease, 0, sizeof(*lease));
 	pg_atomic_init_u32(&lease->serial, 1);
-	pg_atomic_init_u64(&lease->deadline, 0);
-	pg_atomic_init_u32(&lease->nregions, 0);
-	pg_atomic_init_u32(&lease->recheck, 0);
 	rbp_extents_init(&lease->extents, extents, first, n);
 	lease->search_from = lease->lowest_free = first;
 	lease->nfree = lease->room = n;

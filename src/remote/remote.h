@@ -21,12 +21,12 @@
 
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 
 #include "base/choice.h"
 #include "base/compat.h"
 #include "base/layout.h"
-#include "base/process.h"
 #include "base/stats.h"
 #include "common/status.h"
 #include "common/token.h"

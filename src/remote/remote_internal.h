@@ -96,11 +96,10 @@ typedef struct RbpRemoteDonor
 								 * by rbp_link_make_stale() */
 	pg_atomic_uint32 transport; /* last used (RBP_TRANSPORT_*), 0 for none */
 
-	/* conn.c */
 	pg_atomic_uint32 conn_slots;	/* taken by backends' connections */
-	pg_atomic_uint32 over_limit;	/* connections refused for lack of a slot */
 
-	/* link.c */
+	/* zeroed for another donor, by rbp_link_init(), from here on */
+	pg_atomic_uint32 over_limit;	/* connections refused for lack of a slot */
 	RbpLink		links[RBP_LINKS];
 	pg_atomic_uint32 upgrades;	/* times that a better transport than that of
 								 * downgraded connections came back */
@@ -455,9 +454,8 @@ donor_count(RbpRemoteDonor *d, RbpDonorCount what, uint64 n)
 /* Have the lease worker ask the broker about the pool's lease. */
 extern void rbp_remote_recheck_lease(RbpPool pool);
 
-/* Initialize a donor's links and counters; or reset the latter. */
+/* Initialize a donor's links and counters. */
 extern void rbp_link_init(RbpRemoteDonor *d);
-extern void rbp_link_reset_counters(RbpRemoteDonor *d);
 
 typedef enum RbpDonorError
 {
@@ -523,15 +521,6 @@ extern void rbp_remote_donor_down(RbpRemoteDonor *d, bool lost);
  */
 extern void rbp_link_up(RbpRemoteDonor *d, int link);
 
-static inline void
-rbp_remote_donor_up(RbpRemoteDonor *d)
-{
-	rbp_link_up(d, ANY_LINK);
-}
-
-/* Downgraded connections may return. */
-extern void rbp_link_upgrade(RbpRemoteDonor *d);
-
 /* A probe of a link that is open has failed.  Returns ns until the next one. */
 extern int64 rbp_link_probe_failed(RbpRemoteDonor *d, int link);
 
@@ -560,14 +549,7 @@ typedef struct RbpHold
 
 extern RbpHold rbp_link_holds[RBP_MAX_DONORS][RBP_LINKS];
 
-extern bool rbp_link_still_held(int donor, int link);
-
-static inline bool
-is_held(int donor, int link)
-{
-	return unlikely(rbp_link_holds[donor][link].until != 0) &&
-		rbp_link_still_held(donor, link);
-}
+extern bool rbp_link_is_held(int donor, int link);
 
 /* Pass changed settings to the transports' devices. */
 extern void rbp_link_configure(void);

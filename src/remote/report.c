@@ -62,51 +62,40 @@ typedef struct LogState
 	int64		refused_since;	/* when a series of refusals began */
 } LogState;
 
+/* Of an error, the text before the transport, and after it; why: and the status */
+static const struct
+{
+	const char *before;
+	const char *after;			/* NULL: no transport is named */
+	bool		why;
+}			error_texts[] = {
+	[DONOR_ERROR_NONE] = {""},
+	[DONOR_ERROR_CONNECT] = {"could not connect over ", ": ", true},
+	[DONOR_ERROR_ELSEWHERE] = {"could not connect over ", ": ", true},
+	[DONOR_ERROR_REQUEST] = {"a request over ", " failed: ", true},
+	[DONOR_ERROR_OFTEN_LATE] = {"too many requests over ", " timed out"},
+	[DONOR_ERROR_WRONG_BYTES] = {"it returned wrong bytes over ", ""},
+	[DONOR_ERROR_UNRESOLVED] = {"the name that it advertises could not be resolved"},
+	[DONOR_ERROR_NO_TRANSPORT] = {"it offers no transport that this server can use"},
+	[DONOR_ERROR_NO_DEVICE] = {"this server has no RDMA device that it can use, and remote_bp.transport is ", ""},
+	[DONOR_ERROR_NOT_OFFERED] = {"it does not offer ", ", and remote_bp.transport is that"},
+	[DONOR_ERROR_NOT_FROM_HERE] = {"it cannot be reached over ", " from this host, and remote_bp.transport is that"},
+};
+
 /* Format an error as text, "" if there is none. */
 static void
 error_text(uint32 word, char *buf, Size len)
 {
-	const char *over = rbp_remote_transport_name(ERROR_TRANSPORT(word));
+	RbpDonorError what = ERROR_WHAT(word);
 	RbpStatus	status = ERROR_STATUS(word);
-	const char *why = rbp_status_text(status);
+	bool		refused = what != DONOR_ERROR_REQUEST && status == RBP_CONNLOST;
 
-	buf[0] = '\0';
-	switch (ERROR_WHAT(word))
-	{
-		case DONOR_ERROR_NONE:
-			break;
-		case DONOR_ERROR_CONNECT:
-		case DONOR_ERROR_ELSEWHERE:
-			snprintf(buf, len, "could not connect over %s: %s", over,
-					 status == RBP_CONNLOST ? "refused, closed or unreachable" : why);
-			break;
-		case DONOR_ERROR_REQUEST:
-			snprintf(buf, len, "a request over %s failed: %s", over, why);
-			break;
-		case DONOR_ERROR_OFTEN_LATE:
-			snprintf(buf, len, "too many requests over %s timed out", over);
-			break;
-		case DONOR_ERROR_WRONG_BYTES:
-			snprintf(buf, len, "it returned wrong bytes over %s", over);
-			break;
-		case DONOR_ERROR_UNRESOLVED:
-			snprintf(buf, len, "the name that it advertises could not be resolved");
-			break;
-		case DONOR_ERROR_NO_TRANSPORT:
-			snprintf(buf, len, "it offers no transport that this server can use");
-			break;
-		case DONOR_ERROR_NO_DEVICE:
-			snprintf(buf, len, "this server has no %s device that it can use, and remote_bp.transport is %s",
-					 rbp_transport_by_bit(ERROR_TRANSPORT(word))->device->name, over);
-			break;
-		case DONOR_ERROR_NOT_OFFERED:
-			snprintf(buf, len, "it does not offer %s, and remote_bp.transport is that", over);
-			break;
-		case DONOR_ERROR_NOT_FROM_HERE:
-			snprintf(buf, len, "it cannot be reached over %s from this host, and remote_bp.transport is that",
-					 over);
-			break;
-	}
+	strlcpy(buf, error_texts[what].before, len);
+	if (error_texts[what].after != NULL)
+		snprintf(buf, len, "%s%s%s%s", error_texts[what].before,
+				 rbp_remote_transport_name(ERROR_TRANSPORT(word)), error_texts[what].after,
+				 !error_texts[what].why ? "" :
+				 refused ? "refused, closed or unreachable" : rbp_status_text(status));
 }
 
 void

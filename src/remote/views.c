@@ -8,12 +8,10 @@
 #include "postgres.h"
 
 #include "fmgr.h"
-#include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "base/sql.h"
-#include "base/stats.h"
 #include "remote/remote.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_donors);
@@ -22,41 +20,33 @@ PG_FUNCTION_INFO_V1(rbp_sql_leases);
 Datum
 rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		DONOR, HOST, PORT, STATE, STATE_SINCE, LAST_ERROR, LAST_ERROR_AT,
-		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES,
-		COUNTS, SAVED_US = COUNTS + RBP_DONOR_SAVED_NS, READ_P50_US, READ_P99_US, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	RbpDonorInfo *donors;
+	static const char *const counts[RBP_DONOR_SAVED_NS] = {"reads", "writes", "failures", "timeouts", "bypassed"};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	int			n;
+	RbpDonorInfo *donors = rbp_remote_donor_info(&n);
 
-	donors = rbp_remote_donor_info(&n);
 	for (int i = 0; i < n; i++)
 	{
 		const RbpDonorInfo *d = &donors[i];
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 
-		values[DONOR] = CStringGetTextDatum(d->endpoint.donor);
-		values[HOST] = CStringGetTextDatum(d->endpoint.host);
-		values[PORT] = Int32GetDatum(d->endpoint.port);
-		values[STATE] = CStringGetTextDatum(d->state);
-		values[STATE_SINCE] = TimestampTzGetDatum(d->state_since);
-		nulls[LAST_ERROR] = nulls[LAST_ERROR_AT] = d->last_error[0] == '\0';
-		values[LAST_ERROR] = CStringGetTextDatum(d->last_error);
-		values[LAST_ERROR_AT] = TimestampTzGetDatum(d->last_error_at);
-		values[TRANSPORT] = CStringGetTextDatum(d->transport);
-		values[CONNECTIONS] = Int32GetDatum(d->connections);
-		values[LEASED_BYTES] = Int64GetDatum((int64) d->leased_bytes);
-		values[USED_BYTES] = Int64GetDatum((int64) d->used_bytes);
+		rbp_row_text(&row, "donor", d->endpoint.donor);
+		rbp_row_put(&row, "host", CStringGetTextDatum(d->endpoint.host), false);
+		rbp_row_put(&row, "port", Int32GetDatum(d->endpoint.port), false);
+		rbp_row_text(&row, "state", d->state);
+		rbp_row_put(&row, "state_since", TimestampTzGetDatum(d->state_since), false);
+		rbp_row_text(&row, "last_error", d->last_error);
+		rbp_row_put(&row, "last_error_at", TimestampTzGetDatum(d->last_error_at), d->last_error[0] == '\0');
+		rbp_row_put(&row, "transport", CStringGetTextDatum(d->transport), false);
+		rbp_row_put(&row, "connections", Int32GetDatum(d->connections), false);
+		rbp_row_count(&row, "leased_bytes", d->leased_bytes);
+		rbp_row_count(&row, "used_bytes", d->used_bytes);
 		for (int c = 0; c < RBP_DONOR_SAVED_NS; c++)
-			values[COUNTS + c] = Int64GetDatum((int64) d->counts[c]);
-		values[SAVED_US] = Int64GetDatum((int64) d->counts[RBP_DONOR_SAVED_NS] / 1000);
-		rbp_sql_quantile(d->read_latency, 0.50, &values[READ_P50_US], &nulls[READ_P50_US]);
-		rbp_sql_quantile(d->read_latency, 0.99, &values[READ_P99_US], &nulls[READ_P99_US]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+			rbp_row_count(&row, counts[c], d->counts[c]);
+		rbp_row_count(&row, "saved_us", (uint64) ((int64) d->counts[RBP_DONOR_SAVED_NS] / 1000));
+		rbp_row_quantile(&row, "read_p50_us", d->read_latency, 0.50);
+		rbp_row_quantile(&row, "read_p99_us", d->read_latency, 0.99);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }
@@ -64,33 +54,26 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_leases(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		LEASE, PURPOSE, DONOR, REGION, BYTES, USED_BYTES, HEAT, EXPIRES_IN,
-		COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	RbpLeaseInfo *leases;
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	int			n;
+	RbpLeaseInfo *leases = rbp_remote_lease_info(&n);
 
-	leases = rbp_remote_lease_info(&n);
 	for (int i = 0; i < n; i++)
 	{
 		const RbpLeaseInfo *l = &leases[i];
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
 		Interval   *remaining = palloc0(sizeof(Interval));
+		RbpRow		row = {0};
 
 		remaining->time = l->remaining_ns / 1000;
-		values[LEASE] = CStringGetTextDatum(l->lease);
-		values[PURPOSE] = CStringGetTextDatum(l->purpose);
-		values[DONOR] = CStringGetTextDatum(l->grant.donor);
-		values[REGION] = Int64GetDatum((int64) l->grant.region);
-		values[BYTES] = Int64GetDatum((int64) l->grant.bytes);
-		values[USED_BYTES] = Int64GetDatum((int64) l->used_bytes);
-		values[HEAT] = Int64GetDatum((int64) l->heat);
-		values[EXPIRES_IN] = IntervalPGetDatum(remaining);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_text(&row, "lease", l->lease);
+		rbp_row_text(&row, "purpose", l->purpose);
+		rbp_row_text(&row, "donor", l->grant.donor);
+		rbp_row_count(&row, "region", l->grant.region);
+		rbp_row_count(&row, "bytes", l->grant.bytes);
+		rbp_row_count(&row, "used_bytes", l->used_bytes);
+		rbp_row_count(&row, "heat", l->heat);
+		rbp_row_put(&row, "expires_in", IntervalPGetDatum(remaining), false);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "base/choice.h"
-#include "base/guc.h"
 #include "base/injection_point.h"
 #include "common/clock.h"
 #include "common/pg_prng.h"

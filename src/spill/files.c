@@ -55,7 +55,6 @@
 #include "postgres.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 
 #include "miscadmin.h"
 

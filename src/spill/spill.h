@@ -17,10 +17,10 @@
 
 #include "postgres.h"
 
-#include <sys/stat.h>
 #include <sys/uio.h>
 
-#include "base/process.h"
+#include "access/xact.h"
+
 #include "remote/remote.h"
 
 /* A descriptor of a temporary file, in this process. */

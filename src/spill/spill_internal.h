@@ -32,10 +32,8 @@
 
 #include "base/geometry.h"
 #include "base/guc.h"
-#include "spill/slots.h"
 #include "spill/spill.h"
 #include "spill/table.h"
-#include "common/status.h"
 
 /*
  * The value of a block in rbp_spill_table: none, a staging page, or a slot,

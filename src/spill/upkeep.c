@@ -22,7 +22,6 @@
 #include "base/geometry.h"
 #include "base/stats.h"
 #include "common/clock.h"
-#include "remote/remote.h"
 #include "spill/slots.h"
 #include "spill/spill.h"
 #include "spill/spill_internal.h"

@@ -9,8 +9,6 @@
 
 #include "catalog/pg_tablespace_d.h"
 #include "fmgr.h"
-#include "funcapi.h"
-#include "utils/builtins.h"
 
 #include "base/sql.h"
 #include "spill/spill_internal.h"
@@ -31,34 +29,28 @@ tablespace_of_name(const char *name)
 Datum
 rbp_sql_temp_files(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		TEMP_FILE, TABLESPACE, OWNER, TEMP_RELATION, SIZE, REMOTE_BYTES,
-		STAGED_BYTES, MIRRORED_BYTES, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	RbpSpillHandle handle;
 
 	for (uint32 i = 0; rbp_spill_shared != NULL && rbp_spill_table_next(i, &handle); i = handle.index + 1)
 	{
 		RbpSpillFile *file = rbp_spill_file_lock(handle, false, true);
 		RbpSpillFile copy;
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 
 		if (file == NULL)
 			continue;
 		copy = *file;
 		rbp_spill_file_unlock(file);
-		values[TEMP_FILE] = CStringGetTextDatum(copy.name);
-		values[TABLESPACE] = ObjectIdGetDatum(tablespace_of_name(copy.name));
-		values[OWNER] = Int32GetDatum(copy.owner);
-		values[TEMP_RELATION] = BoolGetDatum(copy.relation);
-		values[SIZE] = Int64GetDatum(copy.size);
-		values[REMOTE_BYTES] = Int64GetDatum((int64) copy.slot_blocks * BLCKSZ);
-		values[STAGED_BYTES] = Int64GetDatum((int64) copy.staged_blocks * BLCKSZ);
-		values[MIRRORED_BYTES] = Int64GetDatum((int64) copy.mirrored_blocks * BLCKSZ);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_text(&row, "file", copy.name);
+		rbp_row_put(&row, "tablespace", ObjectIdGetDatum(tablespace_of_name(copy.name)), false);
+		rbp_row_put(&row, "owner", Int32GetDatum(copy.owner), false);
+		rbp_row_put(&row, "temp_relation", BoolGetDatum(copy.relation), false);
+		rbp_row_count(&row, "size", (uint64) copy.size);
+		rbp_row_count(&row, "remote_bytes", (uint64) copy.slot_blocks * BLCKSZ);
+		rbp_row_count(&row, "staged_bytes", (uint64) copy.staged_blocks * BLCKSZ);
+		rbp_row_count(&row, "mirrored_bytes", (uint64) copy.mirrored_blocks * BLCKSZ);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }

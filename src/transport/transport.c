@@ -7,7 +7,6 @@
  */
 #include "transport/peer.h"
 #include "transport/transport.h"
-#include "wire/wire.h"
 
 #include <net/if.h>
 #include <netdb.h>

@@ -289,7 +289,7 @@ await_clean(void)
 {
 	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
 
-	while (donor_cleaning())
+	while (donor_regions_in(DONOR_REGION_DIRTY))
 	{
 		if (rbp_boottime_ns() > until)
 			return false;

@@ -233,7 +233,7 @@ static void
 apply_all(void)
 {
 	apply();
-	if (!await(!donor_cleaning()))
+	if (!await(!donor_regions_in(DONOR_REGION_DIRTY)))
 		wrong("regions do not get clean");
 	apply();
 }
@@ -574,7 +574,7 @@ check_left(const char *when)
 	apply();
 	say();
 	apply();
-	if (!await(!donor_cleaning()))
+	if (!await(!donor_regions_in(DONOR_REGION_DIRTY)))
 		wrong("%s: the janitor does not come to an end", when);
 	/* connections of ended leases last for a while */
 	if (!ok(await((pass(SECOND), mock_leaks(false) == baseline && donor_verbs_connections() == 0)),
@@ -976,7 +976,7 @@ test_keys(void)
 	/* taken away while they are connected */
 	a->mask &= ~0x010u;
 	apply();
-	ok(await(!donor_cleaning()) && !mock_exposed(donor_regions[4].base, REGION_BYTES),
+	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)) && !mock_exposed(donor_regions[4].base, REGION_BYTES),
 	   "a region that is taken away has no key");
 	ok(raw_work(raw, IBV_WR_RDMA_READ, addr[4], key[4], 8) == IBV_WC_REM_ACCESS_ERR,
 	   "the old one is dead");
@@ -1000,7 +1000,7 @@ test_keys(void)
 
 	/* the lease ends with its clients connected */
 	plan_end(b);
-	ok(await(!donor_cleaning()) && !mock_exposed(donor_regions[2].base, REGION_BYTES),
+	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)) && !mock_exposed(donor_regions[2].base, REGION_BYTES),
 	   "a lease that ends has no keys");
 	ok(raw_work(other, IBV_WR_RDMA_READ, addr[2], key[2], 8) == IBV_WC_REM_ACCESS_ERR,
 	   "its clients' are dead");
@@ -1063,7 +1063,7 @@ test_idle_clients(void)
 	raw = raw_connected(&plan->cred);
 	before = mock_leaks(false);
 	plan_end(plan);
-	ok(await(!donor_cleaning()), "a lease ends");
+	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)), "a lease ends");
 	pass(2 * SECOND);
 	usleep(3000);
 	is_u64(donor_verbs_connections(), 1, "its client has time to notice");
@@ -1096,7 +1096,7 @@ test_stuck_key(void)
 	ok(raw_work(raw, IBV_WR_RDMA_WRITE, addr, key, 4096) == IBV_WC_SUCCESS, "and writes by it");
 	mock_fail(MOCK_DEREG_MR, 1, EIO);
 	plan_end(a);
-	ok(await(!donor_cleaning()) && mock_failed(MOCK_DEREG_MR), "the device does not end the key");
+	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)) && mock_failed(MOCK_DEREG_MR), "the device does not end the key");
 	is_u64(atomic_load(&given_up) - before, 1, "then the memory is given up");
 
 	b = plan_new(0x001);
@@ -1189,9 +1189,9 @@ test_while_used(void)
 		if (mock_exposed(donor_regions[1].base, REGION_BYTES))
 			wrong("a region that was taken away gets a key");
 	}
-	ok(donor_cleaning(), "it is waited for who is in it");
+	ok(donor_regions_in(DONOR_REGION_DIRTY), "it is waited for who is in it");
 	donor_region_leave(&donor_regions[1]);
-	ok(await(!donor_cleaning()), "until he goes");
+	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)), "until he goes");
 	raw_free(raw);
 	donor_lease_unref(lease);
 
@@ -1216,7 +1216,7 @@ test_while_used(void)
 		usleep(15000);
 		mock_deregister_us = 0; /* but for the one that has begun */
 		donor_region_leave(&donor_regions[2]);
-		if (!await(!donor_cleaning()))
+		if (!await(!donor_regions_in(DONOR_REGION_DIRTY)))
 			wrong("a key is not ended");
 		donor_lease_unref(lease);
 	}
@@ -1538,7 +1538,7 @@ test_turns(void)
 		ok(await(atomic_load(&flood_turns) > turns + 20), "which it goes on to do");
 	}
 	plan_end(plan);
-	ok(await(!donor_cleaning()), "regions are taken away meanwhile");
+	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)), "regions are taken away meanwhile");
 	atomic_store(&flooding, false);
 	mock_hooks.on_poll = NULL;
 	raw_free(flooder);
@@ -1731,7 +1731,7 @@ test_removal_at_each_step(void)
 		mock_remove_device(0);
 		mock_hold_create_qp = false;
 		ok(await(donor_verbs_connections() == 0), "%s: all connections are ended", steps[step]);
-		ok(await(!donor_cleaning() && !mock_exposed(donor_regions[3].base, REGION_BYTES)), "%s: and all keys", steps[step]);
+		ok(await(!donor_regions_in(DONOR_REGION_DIRTY) && !mock_exposed(donor_regions[3].base, REGION_BYTES)), "%s: and all keys", steps[step]);
 		mock_hold_channel = NULL;
 		mock_register_us = mock_deregister_us = 0;
 		mock_lose_rtu = false;

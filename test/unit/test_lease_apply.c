@@ -151,7 +151,7 @@ remembered(RbpHeldLease *h, uint64 rev0, uint64 rev1)
 static void
 lapse(void)
 {
-	mock_now += 2 * TTL_MS * NS_PER_MS;
+	mock_now += 2 * TTL_MS * NANOS_PER_MS;
 }
 
 static void

@@ -228,7 +228,7 @@ main(void)
 	rbp_lease_send_requests(h);
 	ok(h->failures == 0, "a name that is being looked up is no failure");
 	ok(broker_error[0] == '\0' && broker.failures_logged == 0, "and is reported as none");
-	ok(h->request_due > mock_now && h->request_due <= mock_now + 1000 * NS_PER_MS,
+	ok(h->request_due > mock_now && h->request_due <= mock_now + 1000 * NANOS_PER_MS,
 	   "the request is sent again soon");
 
 	reason = "no answer";
@@ -237,7 +237,7 @@ main(void)
 	ok(h->failures == 2, "a broker that does not answer is one");
 	ok(strcmp(broker_error, "no answer") == 0 && broker.failures_logged == FAILED_NETWORK,
 	   "and is reported");
-	ok(h->request_due > mock_now + 1000 * NS_PER_MS, "it is asked again later each time");
+	ok(h->request_due > mock_now + 1000 * NANOS_PER_MS, "it is asked again later each time");
 	test_answers(h);
 	test_many_released(h);
 	test_kept(h);

@@ -92,12 +92,12 @@ outcome(int verdict)
 	text[		0] = '\0';
 
 	say(text, breaker_state(donor) != BREAKER_CLOSED, states[breaker_state(donor)]);
-	say(text, is_held(0, ANY_LINK), "held");
+	say(text, rbp_link_is_held(0, ANY_LINK), "held");
 	say(text, penalty > PENALTY_BEFORE, "penalty");
 	say(text, penalty < PENALTY_BEFORE, "less penalty");
 	say(text, pg_atomic_read_u32(&d->serial) != 0, "stale");
 	say(text, breaker_state(over()) != BREAKER_CLOSED, link_states[breaker_state(over())]);
-	say(text, is_held(0, LINK_OF(conn.ops->bit)), "link held");
+	say(text, rbp_link_is_held(0, LINK_OF(conn.ops->bit)), "link held");
 	say(text, pg_atomic_read_u32(&over()->penalty) != 0, "link penalty");
 	say(text, counted(RBP_DONOR_FAILURES) != 0, "failure");
 	say(text, counted(RBP_DONOR_TIMEOUTS) != 0, "timeout");
@@ -336,37 +336,37 @@ test_holds(void)
 		(void) rbp_link_failed(&conn, ON_CONNECT, LINK_SHORTAGE, RBP_NOMEM);
 		is_u64((uint64) (h->until - mock_now), (uint64) delay, "a link is held for so long");
 		mock_now = h->until - 1;
-		ok(is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)), "it is");
+		ok(rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)), "it is");
 		mock_now++;
-		ok(!is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)), "and no longer");
+		ok(!rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)), "and no longer");
 		delay = Min(2 * delay, 600000 * MS);
 	}
 	(void) rbp_link_failed(&conn, ON_CONNECT, LINK_SHORTAGE, RBP_NOMEM);
 	mock_now += MS;
 	(void) rbp_breaker_close(over());
-	ok(!is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)), "nor when it is known to work");
+	ok(!rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)), "nor when it is known to work");
 	(void) rbp_link_failed(&conn, ON_CONNECT, LINK_SHORTAGE, RBP_NOMEM);
 	rbp_guc_connect_settings_version++;
-	ok(!is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)) && h->delay == 0, "nor with other settings");
+	ok(!rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)) && h->delay == 0, "nor with other settings");
 	set_up(&verbs, CONN_NONE);
 	conn.has_fallback = true;
 	(void) rbp_link_failed(&conn, ON_CONNECT, LINK_SHORTAGE, RBP_NOMEM);
 	rbp_link_make_stale(&d->serial);
-	ok(!is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)) && h->delay == 0, "nor when the donor has moved");
+	ok(!rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)) && h->delay == 0, "nor when the donor has moved");
 
 	/* a donor */
 	set_up(&tcp, CONN_READY);
 	(void) rbp_link_failed(&conn, ON_REQUEST, LINK_LATE, RBP_TIMEOUT);
 	mock_now += 999 * MS;
-	ok(is_held(0, ANY_LINK), "a suspect donor is held for a second");
+	ok(rbp_link_is_held(0, ANY_LINK), "a suspect donor is held for a second");
 	mock_now += MS;
-	ok(!is_held(0, ANY_LINK), "but not longer, if nobody pings");
+	ok(!rbp_link_is_held(0, ANY_LINK), "but not longer, if nobody pings");
 	(void) rbp_link_failed(&conn, ON_REQUEST, LINK_LATE, RBP_TIMEOUT);
 	mock_now += 999 * MS;
-	ok(is_held(0, ANY_LINK), "the next time for as long");
+	ok(rbp_link_is_held(0, ANY_LINK), "the next time for as long");
 	mock_now += MS;
 	rbp_breaker_clear_suspicion(link_breaker(d, ANY_LINK), mock_now);
-	ok(!is_held(0, ANY_LINK), "and not when somebody was answered");
+	ok(!rbp_link_is_held(0, ANY_LINK), "and not when somebody was answered");
 }
 
 int

@@ -336,7 +336,7 @@ recover(int donor)
 	mock_donors[donor].full = false;
 	mock_donors[donor].answers_at = 0;
 	mock_now += 60000 * MS;
-	rbp_remote_donor_up(&rbp_remote_shared->donors[donor]);
+	rbp_link_up(&rbp_remote_shared->donors[donor], ANY_LINK);
 	(void) rbp_remote_take_recheck(RBP_POOL_BUFFER);
 	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
 }
@@ -1517,10 +1517,10 @@ test_failed_submits(void)
 	run_of(a, TEMP_SLOT(0), 2, pages[0]);
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CONNLOST), "the connection is lost");
 	mock_now += 60000 * MS;
-	rbp_remote_donor_up(&rbp_remote_shared->donors[0]);
+	rbp_link_up(&rbp_remote_shared->donors[0], ANY_LINK);
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED) && is_down(0),
 	   "no connection: a write was not sent");
-	rbp_remote_donor_up(&rbp_remote_shared->donors[0]);
+	rbp_link_up(&rbp_remote_shared->donors[0], ANY_LINK);
 	mock_now += 60000 * MS;
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_CONNLOST),
 	   "a read is told why");
@@ -1823,7 +1823,7 @@ test_shrinking(void)
 	n = retire_coldest(RBP_POOL_BUFFER, "donor1", 1, given, mock_now + 50 * MS, 1000000 * MS, &left);
 	ok(n == 1 && left == 0, "a donor that is down is not waited for");
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_remote_donor_up(&rbp_remote_shared->donors[i]);
+		rbp_link_up(&rbp_remote_shared->donors[i], ANY_LINK);
 
 	/* what passes is no reason to give up */
 	buffer_ops.evacuate = extent_read;
@@ -1961,7 +1961,7 @@ test_messages(void)
 	is_u64(messages(), 1, "a donor is down");
 	is_u64(messages(), 0, "which is told once");
 	mock_now += 100 * MS;
-	rbp_remote_donor_up(d);
+	rbp_link_up(d, ANY_LINK);
 	is_u64(messages(), 1, "it is used again");
 	for (int i = 0; i < 10; i++)
 	{
@@ -1969,7 +1969,7 @@ test_messages(void)
 		rbp_remote_donor_down(d, false);
 		is_u64(messages(), 0, "the same is not told again so soon");
 		mock_now += 100 * MS;
-		rbp_remote_donor_up(d);
+		rbp_link_up(d, ANY_LINK);
 		is_u64(messages(), 0, "nor that it is over");
 	}
 	mock_now += 5000 * MS;

@@ -52,7 +52,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HUGE_PAGE		(UINT64_C(2) << 20)

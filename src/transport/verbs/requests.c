@@ -383,10 +383,9 @@ learn(VerbsConn *conn, const Work *work)
 {
 	Region	   *region = &conn->regions[work->region];
 	const uint8_t *entry = conn->memory + MEMORY_ENTRIES + work->place * RBP_VERBS_ENTRY_SIZE;
-	RbpVerbsEntryState state;
+	RbpVerbsEntryState state = rbp_wire_get_verbs_entry(entry, work->region, &region->address,
+														&region->key);
 
-	state = rbp_wire_get_verbs_entry(entry, work->region, &region->address,
-									 &region->key);
 	conn->free_lookups |= 1u << work->place;
 	region->state = KEY_UNKNOWN;
 	if (state == RBP_VERBS_ENTRY_TORN && ++region->torn < TORN_MAX)
