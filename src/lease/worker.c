@@ -311,7 +311,7 @@ take_over_lease(RbpHeldLease *h)
 	 * secret first has it.
 	 */
 	h->changes_secret = deadline == 0;
-	if (h->changes_secret && !pg_strong_random(h->new_secret, RBP_SECRET_LEN))
+	if (h->changes_secret && !rbp_remote_new_secret(h->pool, h->new_secret))
 		ereport(ERROR,
 				(errmsg("remote_bp: no random numbers")));
 	h->reported_bytes = h->lease->bytes;

@@ -284,6 +284,23 @@ rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
 	return has_lease;
 }
 
+bool
+rbp_remote_new_secret(RbpPool pool, uint8 secret[RBP_SECRET_LEN])
+{
+	static const uint8 none[RBP_SECRET_LEN];
+	RbpPoolLease *lease = &shared->leases[pool];
+	bool		chosen = true;
+
+	if (memcmp(lease->new_secret, none, RBP_SECRET_LEN) == 0)
+	{
+		rbp_remote_begin_change();
+		chosen = pg_strong_random(lease->new_secret, RBP_SECRET_LEN);
+		rbp_remote_end_change();
+	}
+	memcpy(secret, lease->new_secret, RBP_SECRET_LEN);
+	return chosen;
+}
+
 void
 rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred)
 {
@@ -291,6 +308,7 @@ rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred)
 
 	rbp_remote_begin_change();
 	lease->credentials = *cred;
+	explicit_bzero(lease->new_secret, RBP_SECRET_LEN);
 	rbp_link_make_stale(&lease->serial);
 	rbp_remote_end_change();
 }
@@ -336,6 +354,7 @@ rbp_remote_clear_lease(RbpPool pool)
 			rbp_remote_retire_region(r);
 		}
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
+	explicit_bzero(lease->new_secret, RBP_SECRET_LEN);
 	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
 	rbp_link_make_stale(&lease->serial);

@@ -178,6 +178,8 @@ void
 rbp_remote_forget_deadline(RbpPool pool)
 {
 	pg_atomic_write_u64(&shared->leases[pool].deadline, 0);
+	/* a copy of the image must not have the same */
+	explicit_bzero(shared->leases[pool].new_secret, RBP_SECRET_LEN);
 }
 
 bool

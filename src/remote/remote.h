@@ -456,7 +456,12 @@ typedef struct RbpBrokerAccess
 	char		token[RBP_TOKEN_LEN];	/* last one accepted, "" for none */
 } RbpBrokerAccess;
 
-/* The lease has another secret. */
+/*
+ * The secret that is to replace that of a lease from an image, which has copies perhaps: chosen
+ * once, so that another lease worker repeats the request whose answer an earlier one has not
+ * seen.  False if there are no random numbers.  And: the lease has another secret.
+ */
+extern bool rbp_remote_new_secret(RbpPool pool, uint8 secret[RBP_SECRET_LEN]);
 extern void rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred);
 
 extern void rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access);

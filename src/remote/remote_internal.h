@@ -140,6 +140,8 @@ typedef struct RbpPoolLease
 {
 	/* under remote_lock */
 	RbpCredentials credentials;
+	uint8		new_secret[RBP_SECRET_LEN]; /* was asked for, or is about to
+											 * be; zeros: none */
 	bool		has_lease;
 	RbpBrokerAccess broker;		/* that granted it */
 

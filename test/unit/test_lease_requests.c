@@ -46,6 +46,8 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	const json_t *release = json_object_get(body, "release");
 
 	keep_ms = (int) json_integer_value(json_object_get(body, "keep_ms"));
+	snprintf(asked_secret, sizeof(asked_secret), "%s",
+			 json_is_string(json_object_get(body, "new_secret")) ? json_string_value(json_object_get(body, "new_secret")) : "");
 	nreleased = (int) json_array_size(release);
 	in_order = true;
 	for (int i = 0; i < nreleased && expected != NULL; i++)
@@ -211,6 +213,37 @@ test_kept(RbpHeldLease *h)
 	h->pool = RBP_POOL_BUFFER;
 }
 
+/* The secret of a lease from an image is replaced, and used when the broker has said so. */
+static void
+test_new_secret(RbpHeldLease *h)
+{
+	char		expected_secret[2 * RBP_SECRET_LEN + 1];
+
+	for (int i = 0; i < RBP_SECRET_LEN; i++)
+		snprintf(expected_secret + 2 * i, 3, "ab");
+	failed = 0;
+	make_answer(0, 1, 1);
+	(void) renew(h, MB);
+	ok(asked_secret[0] == '\0', "a renewal asks for no secret");
+	h->changes_secret = true;
+	memset(h->new_secret, 0xab, RBP_SECRET_LEN);
+	memset(h->lease->cred.secret, 1, RBP_SECRET_LEN);
+	failed = FAILED_NETWORK;
+	reason = "no answer";
+	ok(renew(h, MB) == RBP_LEASE_FAILED && strcmp(asked_secret, expected_secret) == 0, "the first of a lease from an image does");
+	ok(h->changes_secret && h->lease->cred.secret[0] == 1 && nchanged == 0, "without an answer nothing has changed");
+	failed = 0;
+	status = 202;
+	nadopted = 0;
+	ok(renew(h, MB) == RBP_LEASE_FAILED && nadopted == 0 && h->changes_secret && nchanged == 0,
+	   "a broker that cannot write has not replaced it, and the memory is not used");
+	status = 200;
+	ok(renew(h, MB) == RBP_LEASE_OK && strcmp(asked_secret, expected_secret) == 0, "it is asked again for the same");
+	ok(!h->changes_secret && nchanged == 1 && nadopted == 1, "which is used then");
+	(void) renew(h, MB);
+	ok(asked_secret[0] == '\0' && nchanged == 1, "and not replaced again");
+}
+
 int
 main(void)
 {
@@ -241,5 +274,6 @@ main(void)
 	test_answers(h);
 	test_many_released(h);
 	test_kept(h);
+	test_new_secret(h);
 	return done_testing();
 }
