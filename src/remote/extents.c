@@ -38,6 +38,12 @@ rbp_extents_reopen(RbpExtents *x, void *mem)
 		if (*state == RBP_EXTENT_ABSENT)
 			continue;
 		x->top = i + 1;
+		/* what was overwritten must not lead out of the owner's counts */
+		if (x->regions[i] >= RBP_MAX_REGIONS)
+		{
+			x->regions[i] = 0;
+			*state = RBP_EXTENT_CLOSED;
+		}
 		if (*state == RBP_EXTENT_DRAINING)
 			x->draining++;
 		else if (rbp_state_open(*state))

@@ -76,21 +76,71 @@ rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 	return add_size(size, rbp_remote_conn_shmem_size());
 }
 
+/* Is it a part of a region of the buffer pool, as the extent's owner knows, too? */
+static bool
+maps_buffer(uint32 extent)
+{
+	uint32		word = pg_atomic_read_u32(&shared->map[extent]);
+	int			r = MAP_REGION(word);
+
+	return rbp_extent_region(&shared->leases[RBP_POOL_BUFFER].extents, extent) == r &&
+		r < RBP_MAX_REGIONS && is_region_of(r, RBP_POOL_BUFFER) &&
+		MAP_EXTENT(word) < shared->regions[r].extents;
+}
+
 /*
- * Temporary data died with its processes, and the broker ends their lease when a new one
- * is requested.  Caller has found what a crash has left.
+ * Of the regions that a crash or an image has left, those of the buffer pool stay.  Their lists
+ * and counts are made of the map again.  If a region does not have in it what it says, something was
+ * overwritten, and all of its extents are closed.  Temporary data died with its
+ * processes, and the broker ends their lease when a new one is requested.
  */
 static void
-forget_temp_regions(void)
+reopen_regions(void)
 {
-	for (int r = 0; r < RBP_MAX_REGIONS; r++)
-		if (is_region_of(r, RBP_POOL_TEMP))
-			shared->regions[r].used = false;
+	static uint32 mapped[RBP_MAX_REGIONS];
+	RbpPoolLease *lease = &shared->leases[RBP_POOL_BUFFER];
+	uint32		nregions = 0;
+
+	memset(mapped, 0, sizeof(mapped));
+	for (uint32 e = 0; e < lease->extents.top; e++)
+		if (maps_buffer(e))
+			mapped[rbp_extent_region(&lease->extents, e)]++;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		shared->donors[i].known[RBP_POOL_TEMP] = false;
-		shared->donors[i].nregions[RBP_POOL_TEMP] = 0;
+		memset(shared->donors[i].nregions, 0, sizeof(shared->donors[i].nregions));
 	}
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		RbpRemoteRegion *region = &shared->regions[r];
+
+		region->used = is_region_of(r, RBP_POOL_BUFFER) && region->donor < RBP_MAX_DONORS &&
+			mapped[r] == region->extents && mapped[r] <= region->bytes / RBP_EXTENT_BYTES;
+		region->first = region->cursor = NO_EXTENT;
+		region->evacuated = false;
+		pg_atomic_init_u32(&region->denied, 0);
+		if (region->used)
+		{
+			shared->donors[region->donor].nregions[RBP_POOL_BUFFER]++;
+			nregions++;
+		}
+	}
+	pg_atomic_write_u32(&lease->nregions, nregions);
+	lease->nfree = lease->extents.n;
+	for (uint32 e = 0; e < lease->extents.top; e++)
+		if (maps_buffer(e))
+		{
+			RbpRemoteRegion *region = word_region(pg_atomic_read_u32(&shared->map[e]));
+
+			rbp_remote_next_extent[e] = region->first;
+			region->first = e;
+			lease->nfree--;
+		}
+		else
+		{
+			pg_atomic_write_u32(&shared->map[e], MAP_NONE);
+			rbp_extent_close(&lease->extents, e);
+		}
 }
 
 static void
@@ -105,7 +155,8 @@ init_lease(RbpPoolLease *lease, void *extents, uint32 first, uint32 n)
 
 /*
  * Of what a crash has left, the lease of the buffer pool stays, with its regions, their
- * extents and donors.  They are whole: rbp_remote_begin_change().
+ * extents and donors.  They are whole (rbp_remote_begin_change()), unless they were
+ * overwritten.
  */
 void
 rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS],
@@ -128,8 +179,8 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 		if (found && pool == RBP_POOL_BUFFER)
 		{
 			/* an image may be of a smaller tier */
-			lease->nfree += max_extents[pool] - lease->extents.n;
 			lease->extents.n = max_extents[pool];
+			lease->extents.first = lease->search_from = lease->lowest_free = first;
 			rbp_extents_reopen(&lease->extents, mem_left);
 		}
 		else
@@ -144,7 +195,7 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 	sh->nextents = nextents;
 	rbp_remote_next_extent = (uint32 *) &sh->map[nextents];
 	if (found)
-		forget_temp_regions();
+		reopen_regions();
 
 	pg_atomic_init_u32(&sh->stale, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
@@ -154,8 +205,6 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 		pg_atomic_init_u32(&sh->donors[i].conn_slots, 0);
 		rbp_link_init(&sh->donors[i]);
 	}
-	for (int i = 0; i < RBP_MAX_REGIONS; i++)
-		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	rbp_remote_conn_shmem_init(mem_left);
 }
 
@@ -166,7 +215,6 @@ rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 	const RbpPiece list[RBP_REMOTE_PIECES] = {
 		{shared, offsetof(RbpRemoteShared, map)},
 		{shared->map, x->n * sizeof(shared->map[0])},
-		{rbp_remote_next_extent, x->n * sizeof(uint32)},
 		{x->states, x->n * sizeof(x->states[0])},
 		{x->regions, x->n * sizeof(x->regions[0])},
 	};

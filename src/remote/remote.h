@@ -108,7 +108,7 @@ extern void rbp_remote_shmem_open(void *mem, bool found,
  * RBP_REMOTE_GROWS on have an element for each extent: they may be copied into longer
  * ones of zeros.
  */
-#define RBP_REMOTE_PIECES	5
+#define RBP_REMOTE_PIECES	4
 #define RBP_REMOTE_GROWS	1
 extern void rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES]);
 

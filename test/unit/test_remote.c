@@ -2530,6 +2530,207 @@ test_crash(void)
 	rbp_remote_shared = before;
 }
 
+/* Lists and counts of the buffer pool are as its map, which names its regions only. */
+static const char *
+check_regions(void)
+{
+	RbpRemoteShared *sh = rbp_remote_shared;
+	RbpPoolLease *lease = &sh->leases[RBP_POOL_BUFFER];
+	uint32		mapped = 0;
+	uint32		nregions = 0;
+	uint32		of_donors[RBP_MAX_DONORS] = {0};
+
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		RbpRemoteRegion *region = &sh->regions[r];
+		uint32		n = 0;
+
+		if (!is_region_of(r, RBP_POOL_BUFFER))
+			continue;
+		nregions++;
+		if (region->donor >= RBP_MAX_DONORS)
+			return "a region of no donor";
+		of_donors[region->donor]++;
+		for (uint32 e = region->first; e != NO_EXTENT; e = rbp_remote_next_extent[e])
+		{
+			uint32		word = e < BUFFER_EXTENTS ? pg_atomic_read_u32(&sh->map[e]) : MAP_NONE;
+
+			if (word == MAP_NONE || MAP_REGION(word) != r || MAP_EXTENT(word) >= region->bytes / RBP_EXTENT_BYTES)
+				return "a list has an extent that the region does not have";
+			if (n++ == BUFFER_EXTENTS)
+				return "a list has no end";
+		}
+		if (n != region->extents)
+			return "a list is not as long as it should be";
+		if (region->cursor != NO_EXTENT)
+			return "a cursor leads somewhere";
+		mapped += n;
+	}
+	for (uint32 e = 0; e < BUFFER_EXTENTS; e++)
+	{
+		mapped -= pg_atomic_read_u32(&sh->map[e]) != MAP_NONE;
+		if (rbp_extent_region(&lease->extents, e) >= RBP_MAX_REGIONS)
+			return "an extent of no region";
+		if (rbp_extent_open(&lease->extents, e) && pg_atomic_read_u32(&sh->map[e]) == MAP_NONE)
+			return "an extent without memory is online";
+	}
+	if (mapped != 0)
+		return "the map has extents that no list has";
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		if (sh->donors[i].nregions[RBP_POOL_BUFFER] != of_donors[i])
+			return "a donor's regions are not counted";
+	return nregions == pg_atomic_read_u32(&lease->nregions) ? NULL : "regions are not counted";
+}
+
+/* The second region of the buffer pool */
+static RbpRemoteRegion *
+second_region(void)
+{
+	for (int r = 1; r < RBP_MAX_REGIONS; r++)
+		if (is_region_of(r, RBP_POOL_BUFFER))
+			return &rbp_remote_shared->regions[r];
+	abort();
+}
+
+/* What was overwritten by a process that crashed costs the regions that it is about. */
+static void
+test_overwritten(void)
+{
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&plain_ops, &temp_ops};
+	RbpRemoteShared *before = rbp_remote_shared;
+	RbpRemoteShared *sh = aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents)));
+	RbpPoolLease *lease = &sh->leases[RBP_POOL_BUFFER];
+
+	memset(sh, 0, rbp_remote_shmem_size(extents));
+	for (int what = 0; what < 16; what++)
+	{
+		RbpRemoteRegion *region;
+		uint32		e;
+		int			left = 0;
+		int			expected = 1;
+		const char *problem;
+		RbpExtents *x = &lease->extents;
+
+		rbp_remote_shmem_open(sh, false, extents, ops);
+		(void) take_lease(RBP_POOL_BUFFER, 1, 0, 2, 1);
+		region = second_region();
+		e = region->first;
+		switch (what)
+		{
+			case 0:
+				pg_atomic_write_u32(&sh->map[e], MAP_MAKE(RBP_MAX_REGIONS, 0));
+				break;
+			case 1:
+				pg_atomic_write_u32(&sh->map[e], 5);
+				break;
+			case 2:
+				pg_atomic_write_u32(&sh->map[e], MAP_NONE);
+				break;
+			case 3:
+				pg_atomic_write_u32(&sh->map[e], pg_atomic_read_u32(&sh->map[e]) | 0xffff);
+				break;
+			case 4:
+				x->regions[e] = RBP_MAX_REGIONS;
+				break;
+			case 5:
+				x->regions[e]++;
+				break;
+			case 6:
+				region->donor = RBP_MAX_DONORS;
+				break;
+			case 7:
+				region->extents++;
+				break;
+			case 8:
+				/* it is given others */
+				region->extents = 0;
+				expected = 2;
+				break;
+			case 9:
+				region->bytes = RBP_EXTENT_BYTES;
+				break;
+			case 10:
+				region->pool = RBP_POOL_TEMP;
+				break;
+			case 11:
+				/* of a region that there is not, but as the extent has it */
+				pg_atomic_write_u32(&sh->map[e], MAP_MAKE(RBP_MAX_REGIONS - 1, 0));
+				x->regions[e] = RBP_MAX_REGIONS - 1;
+				break;
+			case 12:
+				rbp_remote_next_extent[e] = e;
+				expected = 2;
+				break;
+			case 13:
+				region->first = region->cursor = 1 << 30;
+				expected = 2;
+				break;
+			case 14:
+				lease->nfree = lease->search_from = lease->lowest_free = x->first = x->top = 1 << 30;
+				pg_atomic_write_u32(&lease->nregions, 77);
+				sh->donors[0].nregions[RBP_POOL_BUFFER] = 77;
+				expected = 2;
+				break;
+			default:
+				expected = 2;
+		}
+		rbp_remote_shmem_open(sh, true, extents, ops);
+		problem = check_regions();
+		for (int r = 0; r < RBP_MAX_REGIONS; r++)
+			left += is_region_of(r, RBP_POOL_BUFFER);
+		ok(problem == NULL && left == expected && lease->nfree == BUFFER_EXTENTS - (what == 8 ? 2 : 2 * left),
+		   "overwritten %d: %d regions are left, %u extents are free%s%s", what, left, lease->nfree,
+		   problem != NULL ? ": " : "", problem != NULL ? problem : "");
+		is_u64(take_lease(RBP_POOL_BUFFER, 1, 0, 2, 1), 0, "overwritten %d: the lease has room for all again", what);
+		problem = check_regions();
+		ok(problem == NULL && lease->nfree == BUFFER_EXTENTS - 4, "overwritten %d: and has them%s%s", what,
+		   problem != NULL ? ": " : "", problem != NULL ? problem : "");
+		rbp_remote_clear_lease(RBP_POOL_BUFFER);
+		problem = check_regions();
+		ok(problem == NULL && lease->nfree == BUFFER_EXTENTS, "overwritten %d: and none when it has ended%s%s", what,
+		   problem != NULL ? ": " : "", problem != NULL ? problem : "");
+		drop_closed();
+	}
+	is_u64(mistakes, 0, "no mistakes");
+	free(sh);
+	rbp_remote_shared = before;
+}
+
+/* A secret that the broker may know already is the next lease worker's, too. */
+static void
+test_new_secret(void)
+{
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&plain_ops, &temp_ops};
+	const uint8 none[RBP_SECRET_LEN] = {0};
+	RbpRemoteShared *before = rbp_remote_shared;
+	RbpRemoteShared *sh = aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents)));
+	RbpPoolLease *lease = &sh->leases[RBP_POOL_BUFFER];
+	uint8		first[RBP_SECRET_LEN];
+	uint8		again[RBP_SECRET_LEN];
+	RbpCredentials cred = mock_credentials(1);
+
+	rbp_remote_shmem_open(sh, false, extents, ops);
+	(void) take_lease(RBP_POOL_BUFFER, 1, 0, 1, 1);
+	ok(rbp_remote_new_secret(RBP_POOL_BUFFER, first) && memcmp(first, none, sizeof(none)) != 0, "a new secret is chosen");
+	ok(rbp_remote_new_secret(RBP_POOL_BUFFER, again) && memcmp(first, again, sizeof(first)) == 0, "and asked for again");
+	rbp_remote_shmem_open(sh, true, extents, ops);
+	ok(rbp_remote_new_secret(RBP_POOL_BUFFER, again) && memcmp(first, again, sizeof(first)) == 0, "over a crash, too");
+
+	/* it comes from an image, of which there may be copies */
+	rbp_remote_forget_deadline(RBP_POOL_BUFFER);
+	ok(rbp_remote_new_secret(RBP_POOL_BUFFER, again) && memcmp(first, again, sizeof(first)) != 0, "another server chooses another one");
+	memcpy(cred.secret, again, sizeof(again));
+	rbp_remote_change_secret(RBP_POOL_BUFFER, &cred);
+	ok(memcmp(lease->new_secret, none, sizeof(none)) == 0, "when the broker has taken it nothing is left to be asked for");
+	ok(rbp_remote_new_secret(RBP_POOL_BUFFER, first) && memcmp(first, again, sizeof(first)) != 0, "a later one is another one");
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	ok(memcmp(lease->new_secret, none, sizeof(none)) == 0, "and goes with the lease");
+	free(sh);
+	rbp_remote_shared = before;
+}
+
 int
 main(void)
 {
@@ -2568,6 +2769,8 @@ main(void)
 	test_many_donors();
 	test_many_regions();
 	test_crash();
+	test_overwritten();
+	test_new_secret();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
 }
