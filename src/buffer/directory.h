@@ -108,25 +108,28 @@ extern RbpDirectory *rbp_directory_reopen(void *mem, const RbpExtents *extents,
 extern void rbp_directory_build(RbpDirectory *dir, int partition);
 
 /*
- * For an image of the directory, which nobody else uses meanwhile.  Free the locks that a
- * process which was killed has left taken.  Store where the directory's tables are, which are
- * copied as they are.  And: the entries of a partition, up to the last extent that was
- * ever used.
+ * For an image of the directory, which nobody else uses meanwhile; no locks, since a process that
+ * was killed may have left any taken.  Store where the directory's tables are, which are
+ * copied as they are.  And: store the partition's pages, RBP_ENTRY_BYTES each, max bytes at most.
+ * Returns of how many bytes.  If there is not room for all, those in the small queue that were not
+ * read since they came are left out first.
  */
 #define RBP_DIRECTORY_PIECES	2
 #define RBP_ENTRY_BYTES			32
-extern void rbp_directory_init_locks(RbpDirectory *dir, int tranche);
 extern void rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTORY_PIECES]);
-extern RbpPiece rbp_directory_entries(RbpDirectory *dir, int partition);
+extern size_t rbp_directory_store(RbpDirectory *dir, int partition, void *stored, size_t max);
+
+/* One of the pages that were stored */
+extern RbpPageId rbp_directory_stored_page(const void *stored, size_t i);
 
 /*
  * In a directory that was opened again, with the tables of an image: have each partition's
- * entries loaded when it is built.  load stores them, of no more slots than there are, and
- * returns of how many bytes; 0 if there are none, whatever it has stored.  After a crash
- * partitions that were not loaded yet are empty.
+ * pages loaded when it is built.  load returns what was stored of the partition, as malloc'ed
+ * memory, and of how many bytes; NULL if it cannot.  After a crash partitions that were not
+ * loaded yet are empty.
  */
-typedef size_t (*RbpEntriesLoad) (int partition, void *entries);
-extern void rbp_directory_load_by(RbpDirectory *dir, RbpEntriesLoad load);
+typedef void *(*RbpPagesLoad) (int partition, size_t *bytes);
+extern void rbp_directory_load_by(RbpDirectory *dir, RbpPagesLoad load);
 
 extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
 

@@ -14,6 +14,7 @@
  */
 #include "buffer/directory_entry.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Fill in the constant part. */
@@ -144,7 +145,8 @@ stays(const RbpDirectory *dir, uint32_t part, uint32_t index)
 {
 	const RbpEntry *e = rbp_entry(dir, index);
 
-	return rbp_entry_queued(e) && e->space < RBP_MAX_SPACES &&
+	return rbp_entry_queued(e) && rbp_entry_freq(e) <= RBP_MAX_FREQ &&
+		e->space < RBP_MAX_SPACES && e->fork < RBP_FORKS &&
 		rbp_hash_partition(rbp_entry_page_hash(e)) == part &&
 		rbp_entry_live(dir, part, index);
 }
@@ -153,14 +155,7 @@ stays(const RbpDirectory *dir, uint32_t part, uint32_t index)
  * ---- from an image --------------------------------------------------------------
  */
 
-static RbpEntriesLoad load_entries = NULL;
-
-void
-rbp_directory_init_locks(RbpDirectory *dir, int tranche)
-{
-	for (int i = 0; i < RBP_PARTITIONS; i++)
-		rbp_lock_init(&dir->partitions[i].lock, tranche);
-}
+static RbpPagesLoad load_pages = NULL;
 
 void
 rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTORY_PIECES])
@@ -175,38 +170,35 @@ rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTORY_PIECES])
 	};
 }
 
-RbpPiece
-rbp_directory_entries(RbpDirectory *dir, int partition)
-{
-	return (RbpPiece)
-	{
-		rbp_entry(dir, (uint32_t) partition * dir->nlocal), dir->extents->top * sizeof(RbpEntry)
-	};
-}
-
 void
-rbp_directory_load_by(RbpDirectory *dir, RbpEntriesLoad load)
+rbp_directory_load_by(RbpDirectory *dir, RbpPagesLoad load)
 {
-	load_entries = load;
+	load_pages = load;
 	dir->has_image = true;
 	memset(dir->unread, true, sizeof(dir->unread));
 }
 
 /*
- * Load the partition's entries: only pages; a slot that somebody had reserved is nobody's
- * now.  If that was begun before a crash, there are none.  Exclusive lock.
+ * Load the partition's pages, whose entries nobody has used yet.  If that was begun before a
+ * crash, there are none.  Exclusive lock.
  */
 static void
 load(RbpDirectory *dir, uint32_t part)
 {
 	RbpEntry   *entries = rbp_entry(dir, part * dir->nlocal);
-	size_t		n = dir->has_image ? load_entries((int) part, entries) / sizeof(RbpEntry) : 0;
+	size_t		bytes = 0;
+	RbpEntry   *stored = dir->has_image ? load_pages((int) part, &bytes) : NULL;
 
-	for (size_t i = 0; i < n; i++)
-		if (!rbp_entry_queued(&entries[i]))
-			memset(&entries[i], 0, sizeof(RbpEntry));
-	if (n == 0)
+	if (!dir->has_image)
 		memset(entries, 0, dir->extents->top * sizeof(RbpEntry));
+	for (size_t i = 0; stored != NULL && i < bytes / sizeof(RbpEntry); i++)
+	{
+		uint32_t	extent = stored[i].chain;
+
+		if (extent < dir->extents->top && rbp_extent_touched(dir, extent))
+			entries[extent] = stored[i];
+	}
+	free(stored);
 	dir->unread[part] = false;
 }
 
@@ -233,7 +225,9 @@ build(RbpDirectory *dir, uint32_t part)
 		uint32_t	index = part * dir->nlocal + extent;
 		RbpEntry   *e = rbp_entry(dir, index);
 		RbpSlotState queue = RBP_SLOT_MAIN;
+		RbpPageId	page;
 		uint64_t	hash;
+		uint32_t	other;
 
 		if (!rbp_extent_touched(dir, extent))
 			continue;
@@ -242,9 +236,22 @@ build(RbpDirectory *dir, uint32_t part)
 			rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
 			continue;
 		}
+		page = rbp_entry_page(e);
+		hash = rbp_page_hash(&page);
+
+		/*
+		 * Of two entries of a page one was overwritten: who knows which.  A
+		 * write of the page would drop only one of them.
+		 */
+		other = rbp_entry_find(dir, hash, &page);
+		if (other != RBP_NIL)
+		{
+			rbp_entry_drop(dir, part, other, hash);
+			rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
+			continue;
+		}
 		if (rbp_entry_state(e) == RBP_SLOT_SMALL)
 			queue = RBP_SLOT_SMALL;
-		hash = rbp_entry_page_hash(e);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, queue, rbp_entry_freq(e), index);
 		rbp_account_add(dir, part, index, hash, 1, rbp_entry_freq(e));
@@ -283,4 +290,54 @@ rbp_directory_build(RbpDirectory *dir, int partition)
 
 	rbp_partition_lock(dir, p, false);
 	rbp_lock_release(&p->lock);
+}
+
+/*
+ * ---- to an image ----------------------------------------------------------------
+ */
+
+/* Was the page read, or kept in main for that, or by policy? */
+static bool
+is_wanted(const RbpEntry *e)
+{
+	return rbp_entry_state(e) != RBP_SLOT_SMALL || rbp_entry_freq(e) > 0;
+}
+
+/* An entry is stored as it is, but for the number of its extent, which is its chain. */
+size_t
+rbp_directory_store(RbpDirectory *dir, int partition, void *stored, size_t max)
+{
+	uint32_t	part = (uint32_t) partition;
+	RbpEntry   *to = stored;
+	size_t		room = max / sizeof(RbpEntry);
+	size_t		n = 0;
+
+	if (!dir->partitions[part].built)
+		build(dir, part);
+	for (int round = 0; round < 2; round++)
+	{
+		uint32_t	extent = 0;
+
+		for (n = 0; extent < dir->extents->top; extent++)
+		{
+			uint32_t	index = part * dir->nlocal + extent;
+
+			if (!rbp_extent_touched(dir, extent) || !stays(dir, part, index) ||
+				(round > 0 && !is_wanted(rbp_entry(dir, index))))
+				continue;
+			if (n == room)
+				break;
+			to[n] = *rbp_entry(dir, index);
+			to[n++].chain = extent;
+		}
+		if (extent == dir->extents->top)
+			break;
+	}
+	return n * sizeof(RbpEntry);
+}
+
+RbpPageId
+rbp_directory_stored_page(const void *stored, size_t i)
+{
+	return rbp_entry_page((const RbpEntry *) stored + i);
 }

@@ -21,7 +21,9 @@
  *
  * Chunks are read when their partitions are built, by whoever needs the partition first,
  * and so before anything of it is changed; nobody uses a slot before the lease is
- * renewed.  All of it is checked by hashes: what is torn or damaged is not there.
+ * renewed.  All of it is checked by hashes: what is torn or damaged is not there.  Numbers
+ * that could lead anywhere are checked nevertheless, here or where the memory is
+ * opened.
  *
  *-------------------------------------------------------------------------
  */
@@ -73,8 +75,11 @@
 #define TICK_NS			(20 * NANOS_PER_MS)
 #define COARSE_TICK_NS	(2100 * NANOS_PER_MS)
 
-/* So much of entries goes into an image; and so much of the disk is left to others. */
-#define MAX_ENTRY_BYTES	((off_t) 1 << 30)
+/*
+ * So much of a partition's entries goes into an image, 1 GB of all; and so much of the
+ * disk is left to others.
+ */
+#define CHUNK_BYTES		(((size_t) 1 << 30) / RBP_PARTITIONS)
 #define FREE_BYTES		((uint64) 256 << 20)
 
 #define MAX_FILES		(1 << 20)
@@ -99,6 +104,13 @@ typedef struct ImageFile
 	bool		there;			/* the place is taken */
 } ImageFile;
 
+/* Of a partition's pages; they follow the header, one after the other. */
+typedef struct Chunk
+{
+	uint64		bytes;
+	uint64		hash;			/* 0: it was not written */
+} Chunk;
+
 typedef struct Header
 {
 	uint64		format;
@@ -111,8 +123,7 @@ typedef struct Header
 	uint64		tables_hash;	/* of pieces and files, which come last */
 	Identity	control;		/* of pg_control */
 	uint64		control_hash;
-	uint64		chunk_bytes;
-	uint64		chunks[RBP_PARTITIONS]; /* hash of each; 0: there is none */
+	Chunk		chunks[RBP_PARTITIONS];
 	uint64		hash;			/* of all above */
 } Header;
 
@@ -182,9 +193,12 @@ transfer(int fd, void *mem, Size bytes, off_t at, bool is_write)
 	return true;
 }
 
-/* pg_control's bytes, by their hash, and its state. */
+/*
+ * Which file pg_control is, and a hash of its bytes.  False if it does not say that the server
+ * was shut down cleanly, and is no standby.
+ */
 static bool
-read_control(Identity *id, uint64 *hash, DBState * state)
+read_control(Identity *id, uint64 *hash)
 {
 	static char bytes[PG_CONTROL_FILE_SIZE];
 	const char *path = "global/pg_control";
@@ -194,8 +208,7 @@ read_control(Identity *id, uint64 *hash, DBState * state)
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
 	*hash = rbp_hash_bytes(bytes, sizeof(bytes));
-	*state = ((ControlFileData *) bytes)->state;
-	return good;
+	return good && ((ControlFileData *) bytes)->state == DB_SHUTDOWNED;
 }
 
 /*
@@ -249,18 +262,17 @@ same_file(const ImageFile *a, const ImageFile *b)
 }
 
 /* Note the file of a page. */
-static bool
-note_file(const RbpPageId *page, const RbpLookup *at, void *arg)
+static void
+note_file(FileTable *t, const RbpPageId *page)
 {
-	FileTable  *t = arg;
 	const ImageFile key = {
 		.rel = page->rel,.segment = page->block / RELSEG_SIZE,.space = page->space,
 		.fork = page->fork,.there = true
 	};
 	uint64		place = rbp_mix64(rbp_fork_hash(key.rel, key.space, key.fork) + key.segment);
 
-	if (at->where != RBP_REMOTE || (t->last != NULL && same_file(t->last, &key)))
-		return false;
+	if (t->last != NULL && same_file(t->last, &key))
+		return;
 	for (;; place++)
 	{
 		ImageFile  *f = &t->files[place % MAX_FILES];
@@ -268,7 +280,7 @@ note_file(const RbpPageId *page, const RbpLookup *at, void *arg)
 		if (!f->there && t->n == MAX_FILES / 2)
 		{
 			t->full = true;
-			return false;
+			return;
 		}
 		if (!f->there)
 		{
@@ -278,7 +290,7 @@ note_file(const RbpPageId *page, const RbpLookup *at, void *arg)
 		else if (!same_file(f, &key))
 			continue;
 		t->last = f;
-		return false;
+		return;
 	}
 }
 
@@ -330,7 +342,11 @@ tables_bytes(const Header *h)
 static off_t
 chunk_at(const Header *h, int partition)
 {
-	return (off_t) (sizeof(Header) + partition * h->chunk_bytes);
+	off_t		at = sizeof(Header);
+
+	for (int i = 0; i < partition; i++)
+		at += (off_t) h->chunks[i].bytes;
+	return at;
 }
 
 static bool
@@ -341,9 +357,36 @@ has_room(int fd, Size bytes)
 	return fstatvfs(fd, &fs) == 0 && (uint64) fs.f_bavail * fs.f_frsize >= FREE_BYTES + bytes;
 }
 
+/* Write the partition's pages, and note their files.  False, with errno set, if that fails. */
+static bool
+write_chunk(Header *h, int fd, int partition, FileTable *t)
+{
+	static char *pages = NULL;
+	Chunk	   *c = &h->chunks[partition];
+	Size		bytes;
+
+	if (pages == NULL)
+		pages = malloc(CHUNK_BYTES);
+	if (pages == NULL)
+		return false;
+	bytes = rbp_directory_store(rbp_dir, partition, pages, CHUNK_BYTES);
+	errno = ENOSPC;
+	if (!has_room(fd, bytes) || !transfer(fd, pages, bytes, chunk_at(h, partition), true))
+		return false;
+	for (Size i = 0; i < bytes / RBP_ENTRY_BYTES; i++)
+	{
+		RbpPageId	page = rbp_directory_stored_page(pages, i);
+
+		note_file(t, &page);
+	}
+	c->bytes = bytes;
+	c->hash = rbp_hash_bytes(pages, bytes) | 1;
+	return true;
+}
+
 /*
- * Write the image, in a process of its own: chunks until that time, and as far as there
- * is room, and then the tables, for the files of these.  Returns its exit status: 0, or the errno
+ * Write the image, in a process of its own: chunks until that time, or until there is no
+ * room, and then the tables, for the files of these.  Returns its exit status: 0, or the errno
  * of what failed.
  */
 static int
@@ -355,12 +398,10 @@ write_image(int64 until)
 	Size		bytes;
 	char	   *tables;
 	char	   *end;
-	DBState		state;
 	int			fd;
 
 	list_pieces(pieces);
 	begin_header(&h, pieces);
-	h.chunk_bytes = rbp_directory_entries(rbp_dir, 0).bytes;
 	t.files = mmap(NULL, MAX_FILES * sizeof(ImageFile), PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (t.files == MAP_FAILED)
@@ -369,21 +410,14 @@ write_image(int64 until)
 	fd = rbp_libc.open(NEW_FILE, O_RDWR | O_CREAT | O_EXCL, 0600);
 	if (fd < 0)
 		return errno;
-	if (!has_room(fd, 0))
-		return ENOSPC;
-	/* a process that was killed may have left any lock taken */
-	rbp_directory_init_locks(rbp_dir, LWTRANCHE_FIRST_USER_DEFINED);
 	for (int part = 0; part < RBP_PARTITIONS && rbp_now_ns() < until; part++)
 	{
-		RbpPiece	p = rbp_directory_entries(rbp_dir, part);
-		off_t		at = chunk_at(&h, part);
-
-		if (at + (off_t) p.bytes > MAX_ENTRY_BYTES || !has_room(fd, p.bytes))
-			break;
-		(void) rbp_directory_visit(rbp_dir, part, false, note_file, &t);
-		if (!transfer(fd, p.mem, p.bytes, at, true))
+		if (!write_chunk(&h, fd, part, &t))
+		{
+			if (part > 0 && errno == ENOSPC)
+				break;
 			return errno;
-		h.chunks[part] = rbp_hash_bytes(p.mem, p.bytes) | 1;
+		}
 		rbp_tier_shared->image_chunks = part + 1;
 	}
 	if (t.full)
@@ -391,8 +425,8 @@ write_image(int64 until)
 	pg_usleep(TICK_NS / 1000 + 5000);
 	look_at_files(&t);
 	h.nfiles = t.n;
-	if (!read_control(&h.control, &h.control_hash, &state))
-		return errno;
+	if (!read_control(&h.control, &h.control_hash))
+		return EIO;
 	bytes = tables_bytes(&h);
 	tables = malloc(bytes);
 	if (tables == NULL)
@@ -416,7 +450,6 @@ refuses_image(void)
 {
 	Identity	id;
 	uint64		hash;
-	DBState		state;
 	const char *why = rbp_kept_discarded();
 
 	if (why != NULL)
@@ -425,7 +458,7 @@ refuses_image(void)
 		return "fsync is off";
 	if (!rbp_remote_has_lease(RBP_POOL_BUFFER))
 		return "there is no lease";
-	if (!read_control(&id, &hash, &state) || state != DB_SHUTDOWNED)
+	if (!read_control(&id, &hash))
 		return "the server was not shut down cleanly, or is a standby";
 	return spaces_are_few() ? NULL : "too many databases were used";
 }
@@ -439,9 +472,8 @@ rbp_tier_image_write(int code)
 	pid_t		ended = 0;
 	int			status = 0;
 
-	/* an immediate stop has code 0, too */
-	if (code != 0 || !IsPostmasterEnvironment || IsUnderPostmaster ||
-		rbp_guc_warm_restart != RBP_WARM_RESTART_ON || rbp_tier_shared == NULL ||
+	/* an immediate stop has code 0, too; a single-user server has no memory */
+	if (code != 0 || rbp_guc_warm_restart != RBP_WARM_RESTART_ON ||
 		pg_atomic_read_u32(&rbp_tier_shared->in_use) == 0)
 		return;
 	why = refuses_image();
@@ -490,26 +522,24 @@ rbp_tier_image_write(int code)
  * ---- a start --------------------------------------------------------------------
  */
 
-/* Read a partition's entries, of how many bytes; 0 if the image does not have them. */
-static size_t
-read_chunk(int partition, void *entries)
+/* Read a partition's pages, malloc'ed, of how many bytes; NULL if the image does not have them. */
+static void *
+read_chunk(int partition, size_t *bytes)
 {
-	const size_t bytes = header.chunk_bytes;
-	int			fd;
-	bool		good;
+	const Chunk *c = &header.chunks[partition];
+	void	   *pages = malloc(c->bytes);
+	int			fd = rbp_libc.open(USED_FILE, O_RDONLY | O_CLOEXEC);
+	bool		good = fd >= 0 && pages != NULL &&
+	transfer(fd, pages, c->bytes, chunk_at(&header, partition), false) &&
+	(rbp_hash_bytes(pages, c->bytes) | 1) == c->hash;
 
-	if (header.chunks[partition] == 0)
-		return 0;
-	fd = rbp_libc.open(USED_FILE, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	good = transfer(fd, entries, bytes, chunk_at(&header, partition), false) &&
-		(rbp_hash_bytes(entries, bytes) | 1) == header.chunks[partition];
-	(void) rbp_libc.close(fd);
-	/* also of extents that are not there any more */
-	if (!good)
-		memset(entries, 0, bytes);
-	return good ? bytes : 0;
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+	*bytes = c->bytes;
+	if (good)
+		return pages;
+	free(pages);
+	return NULL;
 }
 
 /* Make a change of a name in the data directory durable. */
@@ -529,7 +559,6 @@ static bool
 check_header(const RbpPiece pieces[PIECES], const char **why)
 {
 	Header		ours;
-	DBState		state;
 
 	begin_header(&ours, pieces);
 	*why = "it is damaged, or of another version";
@@ -537,17 +566,19 @@ check_header(const RbpPiece pieces[PIECES], const char **why)
 		header.hash != rbp_hash_bytes(&header, offsetof(Header, hash)) ||
 		memcmp(header.version, ours.version, sizeof(ours.version)) != 0 ||
 		header.server != ours.server || header.page_bytes != ours.page_bytes ||
-		header.segment_pages != ours.segment_pages ||
-		header.nfiles > MAX_FILES || header.chunk_bytes > rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS * RBP_ENTRY_BYTES)
+		header.segment_pages != ours.segment_pages || header.nfiles > MAX_FILES)
 		return false;
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		if (header.chunks[part].bytes > CHUNK_BYTES)
+			return false;
 	*why = "remote_bp.buffer_tier_max_size is smaller, or very different";
 	for (int i = 0; i < PIECES; i++)
 		if (i >= RBP_REMOTE_GROWS && i < RBP_REMOTE_PIECES ? header.pieces[i] > ours.pieces[i] :
 			header.pieces[i] != ours.pieces[i])
 			return false;
 	*why = "the data directory was used, copied or restored since";
-	return read_control(&ours.control, &ours.control_hash, &state) &&
-		state == DB_SHUTDOWNED && same_identity(&header.control, &ours.control) &&
+	return read_control(&ours.control, &ours.control_hash) &&
+		same_identity(&header.control, &ours.control) &&
 		header.control_hash == ours.control_hash && access("backup_label", F_OK) != 0;
 }
 

@@ -20,6 +20,8 @@
 #define RBP_INVALID_SPACE	UINT16_MAX
 #define RBP_MAX_SPACES		32768	/* a space is below, or invalid */
 
+#define RBP_FORKS			4
+
 /*
  * When a fork is truncated or dropped, up to so many blocks are invalidated one
  * by one, and more by the fork's generation.
@@ -31,7 +33,7 @@ typedef struct RbpPageId
 	uint32_t	rel;			/* relfilenumber */
 	uint32_t	block;			/* block number within the fork */
 	uint16_t	space;			/* (tablespace, database), see above */
-	uint8_t		fork;			/* ForkNumber, 0..3 */
+	uint8_t		fork;			/* ForkNumber, below RBP_FORKS */
 } RbpPageId;
 
 /* State in which a page was seen on disk; needed to capture or publish it */

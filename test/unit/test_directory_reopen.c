@@ -2,7 +2,7 @@
  *
  * test_directory_reopen.c
  *	  What is left of a directory after a crash, where all was well before it.
- *	  (test_directory_killed.c has the others.)
+ *	  (test_directory_killed.c has the others.)  And what an image has of it.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "directory_check.h"
+#include "random.h"
 #include "tap.h"
 
 #define STAGING		64
@@ -324,7 +325,7 @@ test_extents(void)
 		RBP_EXTENT_DRAINING, RBP_EXTENT_CLOSED, 200, RBP_EXTENT_ABSENT, RBP_EXTENT_ABSENT
 	};
 	const uint8_t after[] = {
-		RBP_EXTENT_ABSENT, RBP_EXTENT_FRESH, RBP_EXTENT_TOUCHED, RBP_EXTENT_TOUCHED,
+		RBP_EXTENT_ABSENT, RBP_EXTENT_FRESH, RBP_EXTENT_TOUCHED, RBP_EXTENT_CLOSED,
 		RBP_EXTENT_DRAINING, RBP_EXTENT_CLOSED, RBP_EXTENT_CLOSED, RBP_EXTENT_ABSENT, RBP_EXTENT_ABSENT
 	};
 	uint32_t	closed[4];
@@ -334,19 +335,21 @@ test_extents(void)
 	rbp_extent_bring_online(&x, 1001, 77, RBP_EXTENT_FRESH);
 	rbp_extent_bring_online(&x, 1002, 78, RBP_EXTENT_FRESH);
 	memcpy(x.states, states, sizeof(states));
+	x.regions[0] = x.regions[3] = RBP_MAX_REGIONS;
 	x.open = x.draining = x.closed = x.top = x.drop_at = 99;
 	memcpy(copy, mem, sizeof(mem));
 	rbp_extents_reopen(&x, copy);
 	ok(memcmp(x.states, after, sizeof(after)) == 0 && x.states != (uint8_t *) mem && x.n == sizeof(states) && x.first == 1000,
 	   "states are kept, but for how many slots are fresh");
 	is_u64(rbp_extent_region(&x, 1001), 77, "and regions");
-	is_u64(x.open, 3, "open");
+	is_u64(rbp_extent_region(&x, 1003), 0, "but for one that cannot be, whose extent is closed");
+	is_u64(x.open, 2, "open");
 	is_u64(x.draining, 1, "draining");
-	is_u64(x.closed, 2, "closed");
+	is_u64(x.closed, 3, "closed");
 	is_u64(x.top, 7, "top");
 	is_u64(x.onlinings, 2, "onlinings go on");
-	is_u64(rbp_extents_next_closed(&x, closed, 4), 2, "what is closed is found");
-	ok(closed[0] == 1005 && closed[1] == 1006, "both");
+	is_u64(rbp_extents_next_closed(&x, closed, 4), 3, "what is closed is found");
+	ok(closed[0] == 1003 && closed[1] == 1005 && closed[2] == 1006, "all of it");
 }
 
 /* A slot that was reserved while its extent was lost is not lost for good. */
@@ -662,6 +665,331 @@ test_bad_numbers(void)
 	free(dir);
 }
 
+/* Of two entries of a page, of which one was overwritten, neither is believed. */
+static void
+test_duplicates(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	a = page_of(1000, 0);
+	uint32_t	part = rbp_hash_partition(rbp_page_hash(&a));
+	RbpPageId	b = next_of(part, a);
+	RbpPageId	c = next_of(part, b);
+	RbpEntry   *e;
+	DirectoryCounts counts;
+	int			unused = 0;
+
+	(void) put(dir, &a, 111, &unused);
+	(void) put(dir, &b, 222, &unused);
+	(void) put(dir, &c, 333, &unused);
+	/* as a slot is that had the page before: it would verify */
+	e = entry_of(dir, &b);
+	rbp_entry_fill(e, &a, rbp_page_hash(&a), 999, e->generation);
+	directory_reopen(dir, BUFFERS);
+	ok(look(dir, &a).where == RBP_ABSENT && look(dir, &b).where == RBP_ABSENT, "both entries of a page are dropped");
+	is_u64(look(dir, &c).hash, 333, "that of another page is not");
+	directory_counts(dir, &counts);
+	ok(counts.remote == 1 && counts.free == counts.online - 1, "their slots are free");
+	check(dir, "a page with two entries");
+	(void) put(dir, &a, 112, &unused);
+	(void) put(dir, &b, 223, &unused);
+	ok(look(dir, &a).hash == 112 && look(dir, &b).hash == 223, "and take pages");
+	(void) rbp_directory_invalidate(dir, &a);
+	is_u64(look(dir, &a).where, RBP_ABSENT, "nothing of it comes back");
+	check(dir, "a page with two entries, in the end");
+	free(dir);
+}
+
+/*
+ * ---- an image -------------------------------------------------------------------------
+ */
+
+static struct
+{
+	void	   *pages;
+	size_t		bytes;
+}			stored[RBP_PARTITIONS];
+
+static void
+store_all(RbpDirectory *dir, size_t max)
+{
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+	{
+		void	   *pages = malloc(max);
+		size_t		bytes = rbp_directory_store(dir, i, pages, max);
+
+		/* not before: it may be what the directory loads */
+		free(stored[i].pages);
+		stored[i].pages = pages;
+		stored[i].bytes = bytes;
+	}
+}
+
+static void *
+load_stored(int partition, size_t *bytes)
+{
+	void	   *pages = malloc(stored[partition].bytes);
+
+	*bytes = stored[partition].bytes;
+	if (pages == NULL || stored[partition].pages == NULL)
+	{
+		free(pages);
+		return NULL;
+	}
+	return memcpy(pages, stored[partition].pages, *bytes);
+}
+
+/* What the next start has of the directory, which was stored. */
+static RbpDirectory *
+start(RbpDirectory *dir)
+{
+	size_t		size = (directory_copy_size(dir) + 63) & ~(size_t) 63;
+	char	   *mem = aligned_alloc(64, size);
+	RbpExtents *extents = (RbpExtents *) (mem + dir->bytes);
+	RbpPiece	from[RBP_DIRECTORY_PIECES];
+	RbpPiece	to[RBP_DIRECTORY_PIECES];
+	RbpDirectory *next = (RbpDirectory *) mem;
+
+	memset(mem, 0, size);
+	memcpy(extents, dir->extents, sizeof(RbpExtents));
+	memcpy(extents + 1, dir->extents->regions, rbp_extents_size(dir->extents->n));
+	rbp_extents_reopen(extents, extents + 1);
+	(void) rbp_directory_init(mem, extents, STAGING, BUFFERS, 0);
+	rbp_directory_pieces(dir, from);
+	rbp_directory_pieces(next, to);
+	for (int i = 0; i < RBP_DIRECTORY_PIECES; i++)
+		memcpy(to[i].mem, from[i].mem, from[i].bytes);
+	(void) rbp_directory_reopen(mem, extents, STAGING, BUFFERS, 0);
+	rbp_directory_load_by(next, load_stored);
+	return next;
+}
+
+/* How many pages are where they were, or absent as they were? */
+static uint32_t
+same_as_before(RbpDirectory *dir)
+{
+	uint32_t	same = 0;
+
+	for (uint32_t i = 0; i < RELS * BLOCKS; i++)
+	{
+		RbpLookup	at = look(dir, &before[i].page);
+
+		same += at.where == before[i].at.where &&
+			(at.where == RBP_ABSENT || (at.slot == before[i].at.slot && at.hash == before[i].at.hash));
+	}
+	return same;
+}
+
+static void
+test_image(void)
+{
+	RbpDirectory *dir = make_all();
+	size_t		max = EXTENTS * RBP_ENTRY_BYTES;
+	RbpDirectory *next;
+	DirectoryCounts was;
+	DirectoryCounts counts;
+	uint64_t	bytes = 0;
+	uint32_t	same;
+
+	directory_counts(dir, &was);
+	/* a process that was killed has any lock */
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+		rbp_lock_exclusive(&dir->partitions[i].lock);
+	store_all(dir, max);
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+	{
+		rbp_lock_release(&dir->partitions[i].lock);
+		bytes += stored[i].bytes;
+	}
+	is_u64(bytes, was.remote * RBP_ENTRY_BYTES, "an image has the pages on donors, and nothing else");
+
+	next = start(dir);
+	is_u64(same_as_before(next), RELS * BLOCKS, "image: all pages are where they were");
+	for (uint32_t i = 0; i < 3; i++)
+		is_u64(directory_extent_heat(next, i), directory_extent_heat(dir, i), "image: and access counts what they were");
+	directory_counts(next, &counts);
+	ok(counts.remote == was.remote && counts.free == counts.online - counts.remote && counts.kept + counts.staged + counts.reserved == 0,
+	   "image: the others are free");
+	check(next, "image");
+
+	/*
+	 * by a directory that nobody has used since a crash, or since it was
+	 * loaded itself
+	 */
+	directory_reopen(dir, BUFFERS);
+	store_all(dir, max);
+	directory_counts(dir, &was);
+	is_u64(counts.small, was.small, "image: pages are in their queues");
+	free(next);
+	next = start(dir);
+	store_all(next, max);
+	free(next);
+	next = start(dir);
+	is_u64(same_as_before(next), RELS * BLOCKS, "image of what was not built: all pages are there");
+
+	/* a crash before all of it was loaded */
+	free(next);
+	next = start(dir);
+	for (int i = 0; i < RBP_PARTITIONS; i += 2)
+		rbp_directory_build(next, i);
+	/* and a partition of which a part was */
+	memcpy(rbp_entry(next, next->nlocal), stored[1].pages, stored[1].bytes);
+	rbp_extents_reopen((RbpExtents *) (uintptr_t) next->extents, (char *) next->extents + sizeof(RbpExtents));
+	(void) rbp_directory_reopen(next, next->extents, STAGING, BUFFERS, 0);
+	same = 0;
+	for (uint32_t i = 0; i < RELS * BLOCKS; i++)
+	{
+		bool		loaded = rbp_hash_partition(rbp_page_hash(&before[i].page)) % 2 == 0;
+		RbpLookup	at = look(next, &before[i].page);
+
+		same += at.where == (loaded ? before[i].at.where : RBP_ABSENT);
+	}
+	is_u64(same, RELS * BLOCKS, "a crash: what was loaded is there, and nothing else");
+	check(next, "image, and a crash");
+
+	/* a write, and a removal, before anybody has looked there */
+	free(next);
+	next = start(dir);
+	(void) rbp_directory_invalidate(next, &before[1].page);
+	rbp_directory_bump_generation(next, before[0].page.rel, before[0].page.space, 0);
+	same = 0;
+	for (uint32_t i = 0; i < RELS * BLOCKS; i++)
+		same += look(next, &before[i].page).where != RBP_ABSENT &&
+			(i == 1 || (before[i].page.rel == before[0].page.rel && before[i].page.space == before[0].page.space));
+	is_u64(same, 0, "what is written or removed before it is loaded is not there");
+	check(next, "image, and writes");
+
+	free(stored[3].pages);
+	stored[3].pages = NULL;
+	free(next);
+	next = start(dir);
+	directory_build_all(next);
+	is_u64(next->partitions[3].taken, 0, "a part of it that cannot be read is empty");
+	check(next, "image, of which a part cannot be read");
+	free(next);
+	free(dir);
+}
+
+#define MANY	60
+
+/* There is not room for all: those that were not read since they came are left out. */
+static void
+test_image_room(void)
+{
+	RbpDirectory *dir = make(MANY, MANY);
+	RbpPageId	pages[MANY];
+	uint32_t	part;
+	bool		wanted[MANY];
+	uint32_t	nwanted = 0;
+	uint32_t	found = 0;
+	char		out[MANY * RBP_ENTRY_BYTES];
+	size_t		bytes;
+	int			unused = 0;
+	int			states[RBP_NUM_LISTS] = {0};
+
+	rbp_directory_set_keep_max(dir, 1000);
+	rbp_directory_set_policy(dir, KEPT_REL, 3, RBP_POLICY_KEEP);
+	pages[0] = page_of(1000, 0);
+	part = rbp_hash_partition(rbp_page_hash(&pages[0]));
+	for (int i = 0; i < MANY; i++)
+	{
+		if (i > 0)
+			pages[i] = next_of(part, i == MANY / 2 ? page_of(KEPT_REL, 0) : pages[i - 1]);
+		/* who was there before goes to main */
+		if (i % 10 == 0)
+			rbp_ghost_add(dir, part, rbp_page_hash(&pages[i]));
+		(void) put(dir, &pages[i], (uint64_t) i + 1, &unused);
+		if (i % 3 == 0 && i < 20)
+			(void) rbp_directory_lookup(dir, REF(&pages[i]), true);
+	}
+	for (int i = 0; i < MANY; i++)
+	{
+		RbpEntry   *e = entry_of(dir, &pages[i]);
+
+		states[rbp_entry_state(e)]++;
+		wanted[i] = rbp_entry_state(e) != RBP_SLOT_SMALL || rbp_entry_freq(e) > 0;
+		nwanted += wanted[i];
+	}
+	ok(states[RBP_SLOT_SMALL] > 20 && states[RBP_SLOT_MAIN] > 0 && states[RBP_SLOT_KEPT] > 10 && nwanted < MANY - 10 &&
+	   nwanted > (uint32_t) (states[RBP_SLOT_MAIN] + states[RBP_SLOT_KEPT]), "there are pages of all kinds (%u of %d are wanted)", nwanted, MANY);
+
+	is_u64(rbp_directory_store(dir, (int) part, out, sizeof(out)), sizeof(out), "with room for all, all are stored");
+	bytes = rbp_directory_store(dir, (int) part, out, sizeof(out) - 1);
+	is_u64(bytes, nwanted * RBP_ENTRY_BYTES, "with less, those that are wanted");
+	for (int i = 0; i < MANY; i++)
+		for (size_t j = 0; j < bytes / RBP_ENTRY_BYTES; j++)
+		{
+			RbpPageId	page = rbp_directory_stored_page(out, j);
+
+			if (rbp_page_equal(&page, &pages[i]))
+				found += wanted[i];
+		}
+	is_u64(found, nwanted, "and these are they");
+	is_u64(rbp_directory_store(dir, (int) part, out, 5 * RBP_ENTRY_BYTES), 5 * RBP_ENTRY_BYTES, "with little room, as many as there is room for");
+	is_u64(rbp_directory_store(dir, (int) part, out, 0), 0, "or none");
+	free(dir);
+}
+
+/* An image that nobody has written so */
+static void
+test_image_damaged(void)
+{
+	RbpDirectory *dir = make_all();
+	uint64_t	rng = 1;
+	uint32_t	left = 0;
+	const char *problem = NULL;
+
+	for (int round = 0; round < 300 && problem == NULL; round++)
+	{
+		RbpDirectory *next;
+
+		store_all(dir, EXTENTS * RBP_ENTRY_BYTES);
+		for (int i = 0; i < RBP_PARTITIONS; i++)
+			for (int n = round % 5; n > 0 && stored[i].bytes >= RBP_ENTRY_BYTES; n--)
+			{
+				RbpEntry   *e = (RbpEntry *) stored[i].pages + next_random(&rng) % (stored[i].bytes / RBP_ENTRY_BYTES);
+
+				switch (next_random(&rng) % 6)
+				{
+					case 0:
+						e->chain = (uint32_t) (next_random(&rng) % 10);
+						break;
+					case 1:
+						e->chain = (uint32_t) next_random(&rng);
+						break;
+					case 2:
+						e->flags = (uint8_t) next_random(&rng);
+						break;
+					case 3:
+						e->space = (uint16_t) next_random(&rng);
+						break;
+					case 4:
+						((uint8_t *) e)[next_random(&rng) % sizeof(*e)] = (uint8_t) next_random(&rng);
+						break;
+					default:
+						stored[i].bytes -= next_random(&rng) % 8 == 0;
+				}
+			}
+		next = start(dir);
+		problem = directory_check(next);
+		if (problem == NULL)
+			problem = directory_check_sums(next);
+		left += same_as_before(next);
+		/* and goes on */
+		for (uint32_t i = 0; i < 6; i++)
+			directory_extent_close(next, i);
+		while (directory_collect(next, RBP_DROP_MAX) > 0)
+			continue;
+		for (uint32_t i = 0; i < 6; i++)
+			directory_extent_online(next, i, i);
+		if (problem == NULL)
+			problem = directory_check(next);
+		free(next);
+	}
+	ok(problem == NULL, "damaged images: check%s%s", problem ? ": " : "", problem ? problem : "");
+	ok(left / 300 > RELS * BLOCKS / 2, "pages that were not touched are there (%u)", left / 300);
+	free(dir);
+}
+
 /*
  * ---- all at once ----------------------------------------------------------------------
  */
@@ -730,6 +1058,10 @@ main(void)
 	test_build_once();
 	test_names();
 	test_bad_numbers();
+	test_duplicates();
+	test_image();
+	test_image_room();
+	test_image_damaged();
 	test_bump_all();
 	return done_testing();
 }
