@@ -87,6 +87,16 @@ name(int fd, const struct iovec *iov, int n, off_t offset) \
 	return be_slow(fd, (size_t) n * BLOCK, write) ? next(fd, iov, n, offset) : -1; \
 }
 
+ssize_t
+write(int fd, const void *buf, size_t len)
+{
+	static ssize_t (*next) (int, const void *, size_t);
+
+	if (next == NULL)
+		*(void **) &next = dlsym(RTLD_NEXT, "write");
+	return be_slow(fd, len, 1) ? next(fd, buf, len) : -1;
+}
+
 WRAPV(preadv, 0)
 WRAPV(preadv64, 0)
 WRAPV(pwritev, 1)

@@ -21,7 +21,7 @@ my $donor = start_donor($broker, memory => '256MB');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 mkdir "$dir/space" or die $!;
 my $node = kept_cluster('files', broker => $broker, tier => '128MB',
-	conf => "wal_level = replica\nmax_wal_senders = 4\narchive_mode = on\narchive_command = 'true'\n");
+	conf => "wal_level = replica\nmax_wal_senders = 4\nwal_sender_timeout = 0\narchive_mode = on\narchive_command = 'true'\n");
 my $data = $node->data_dir;
 my $image = "$data/pgsql_tmp_remote_bp.image";
 $node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$dir/space'");
@@ -167,7 +167,34 @@ $node->append_conf('postgresql.auto.conf', "archive_command = 'true'\n");
 $node->start;
 is_sound($before, 'a hanging archiver');
 
-# A process that dies after the checkpoint of the stop
+# A process that is killed after the checkpoint of the stop, while it waits for a client that
+# does not read what it is sent
+my $received = "$dir/received";
+mkdir $received or die $!;
+$before = restart('a killed walsender', undef, image => 0, stop => sub {
+	my $receiver = fork() // die "fork: $!";
+	if (!$receiver)
+	{
+		open STDOUT, '>', '/dev/null';
+		open STDERR, '>', '/dev/null';
+		exec 'pg_receivewal', '-D', $received, '-h', $node->host, '-p', $node->port;
+	}
+	wait_for('WAL to be received', sub { $node->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_replication WHERE write_lsn IS NOT NULL') });
+	kill 'STOP', $receiver;
+	my $offset = log_size($node);
+	my ($walsender) = map { $_->{pid} } grep { $_->{title} =~ /walsender/ } server_processes($node);
+	run_log([ 'pg_ctl', '-D', $data, '-m', 'fast', '-W', 'stop' ]);
+	ok(wait_for('the checkpoint', sub { `pg_controldata -D $data` =~ /cluster state: +shut down\n/ }), 'a killed walsender: the server is shut down but for it');
+	ok(-e "$data/postmaster.pid" && kill('KILL', $walsender), 'a killed walsender: it is killed');
+	wait_for('the server to end', sub { !-e "$data/postmaster.pid" }, 120);
+	log_tells($node, $offset, qr/abnormal database system shutdown/, 'a killed walsender: the stop counts as a crash');
+	kill 'KILL', $receiver;
+	waitpid($receiver, 0);
+	$node->_update_pid(0);
+});
+is_sound($before, 'a killed walsender');
+
+# One that dies before it
 $before = restart('a crash while stopping', undef, image => 0, stop => sub {
 	my $offset = log_size($node);
 	my $stopped = server_process($node, 'walwriter');

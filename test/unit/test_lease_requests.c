@@ -37,6 +37,10 @@ static int	nreleased;
 static bool in_order;
 static int	nadopted;			/* regions */
 static int	keep_ms;			/* asked for */
+static int	status = 200;
+static char asked_secret[2 * RBP_SECRET_LEN + 1];	/* the new one; "" for
+													 * none */
+static int	nchanged;			/* secrets, as others are told */
 
 int
 rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
@@ -55,7 +59,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 			json_integer_value(json_object_get(json_array_get(release, i), "region"));
 	json_decref(body);
 	strlcpy(why, reason, RBP_BROKER_WHY_LEN);
-	reply->status = 200;
+	reply->status = status;
 	reply->body = unconstify(char *, answer);
 	reply->len = answer != NULL ? strlen(answer) : 0;
 	return failed;
@@ -65,6 +69,12 @@ void
 rbp_remote_set_broker_error(RbpPool pool, const char *error)
 {
 	snprintf(broker_error, sizeof(broker_error), "%s", error != NULL ? error : "");
+}
+
+void
+rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred)
+{
+	nchanged += cred->secret[0] == 0xab;
 }
 
 /* the other files of the lease worker */
