@@ -297,7 +297,8 @@ broker_leases_renew(const char *id, const json_t *body)
 		return tell(lease, 202);
 	}
 	broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms),"
-			   "  keep_ms = ifnull(b ->> 'keep_ms', keep_ms), secret = ifnull(b ->> 'new_secret', secret)"
+			   "  keep_ms = ifnull(b ->> 'keep_ms', keep_ms), secret = ifnull(b ->> 'new_secret', secret),"
+			   "  client = ifnull(b ->> 'client', client), instance = ifnull(b ->> 'instance', instance)"
 			   " FROM (SELECT ?2 AS b)"
 			   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms'"
 			   "  OR keep_ms <> b ->> 'keep_ms' OR secret <> b ->> 'new_secret')",

@@ -75,6 +75,8 @@ static const BrokerMember renewal[] = {
 	{"ttl_ms", BODY_INT, false, MIN_TTL_MS, MAX_TTL_MS},
 	{"keep_ms", BODY_INT, false, 0, MAX_TTL_MS},
 	{"new_secret", BODY_TEXT, false, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
+	{"client", BODY_TEXT, false, 1, MAX_NAME},
+	{"instance", BODY_TEXT, false, 1, MAX_NAME},
 	{"release", BODY_ARRAY, false, 0, 0},
 	{"ahead", BODY_INT, false, 0, MAX_SIZE},
 	{.key = NULL}

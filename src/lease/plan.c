@@ -609,9 +609,11 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
 	if (wishes->new_secret != NULL)
 		rbp_hex_encode(wishes->new_secret, RBP_SECRET_LEN, new_secret);
-	text = dump(json_pack("{s:s, s:s*, s:I, s:I, s:I, s:I, s:o}",
+	text = dump(json_pack("{s:s, s:s*, s:s*, s:s*, s:I, s:I, s:I, s:I, s:o}",
 						  "secret", secret,
 						  "new_secret", wishes->new_secret != NULL ? new_secret : NULL,
+						  "client", wishes->client,
+						  "instance", wishes->instance,
 						  "bytes", (json_int_t) wishes->bytes,
 						  "ahead", (json_int_t) wishes->ahead,
 						  "ttl_ms", (json_int_t) wishes->ttl_ms,

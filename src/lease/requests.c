@@ -231,6 +231,7 @@ renew(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
 	RbpLeaseWishes wished = wishes(h, wanted);
+	char		instance[RBP_LEASE_INSTANCE_LEN];
 	char	   *body;
 	RbpHttpReply reply;
 	RbpLease   *fresh;
@@ -238,7 +239,14 @@ renew(RbpHeldLease *h, uint64 wanted)
 	int			reported = Min(h->nreleased, MAX_RELEASED);
 
 	wished.ahead = rbp_lease_ahead(h);
-	wished.new_secret = h->changes_secret ? h->new_secret : NULL;
+	if (h->changes_secret)
+	{
+		if (!rbp_lease_instance(instance))
+			return request_failed(h, FAILED_NETWORK, "no random numbers");
+		wished.new_secret = h->new_secret;
+		wished.client = rbp_lease_client;
+		wished.instance = instance;
+	}
 	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, reported);
 	if (!send_request(h, "/renew", body, &reply, &outcome))
 		return outcome;

@@ -432,6 +432,8 @@ test_bodies(void)
 	RbpLease   *lease = good();
 	const RbpLeaseWishes large = {.bytes = UINT64_C(17179869184),.ttl_ms = 30000,.keep_ms = 1800000};
 	const RbpLeaseWishes small = {.bytes = 5,.ahead = 7,.ttl_ms = 6,.keep_ms = 8};
+	unsigned char secret[RBP_SECRET_LEN] = {0x1a};
+	const RbpLeaseWishes other = {.bytes = 5,.new_secret = secret,.client = "me",.instance = "here/1"};
 	char	   *text = rbp_lease_new_body("cl\"ient", "inst", "buffer", &large);
 	json_t	   *root = json_loads(text, 0, NULL);
 
@@ -456,6 +458,15 @@ test_bodies(void)
 		   "and lists what is released");
 	ok(json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1),
 										  "region")) == 7, "by donor and region");
+	ok(json_object_get(root, "new_secret") == NULL && json_object_get(root, "client") == NULL &&
+	   json_object_get(root, "instance") == NULL, "and says nothing about who has the lease");
+	json_decref(root);
+	free(text);
+	text = rbp_lease_renew_body(&lease->cred, &other, NULL, 0);
+	root = json_loads(text, 0, NULL);
+	ok(strncmp(json_string_value(json_object_get(root, "new_secret")), "1a000", 5) == 0 &&
+	   strcmp(json_string_value(json_object_get(root, "client")), "me") == 0 &&
+	   strcmp(json_string_value(json_object_get(root, "instance")), "here/1") == 0, "unless it is to be another one");
 	json_decref(root);
 	free(text);
 

@@ -40,7 +40,10 @@ static int	keep_ms;			/* asked for */
 static int	status = 200;
 static char asked_secret[2 * RBP_SECRET_LEN + 1];	/* the new one; "" for
 													 * none */
+static bool asked_client;		/* ours is to have it */
 static int	nchanged;			/* secrets, as others are told */
+
+char		rbp_lease_client[RBP_DONOR_ID_LEN] = "client";
 
 int
 rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
@@ -52,6 +55,8 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	keep_ms = (int) json_integer_value(json_object_get(body, "keep_ms"));
 	snprintf(asked_secret, sizeof(asked_secret), "%s",
 			 json_is_string(json_object_get(body, "new_secret")) ? json_string_value(json_object_get(body, "new_secret")) : "");
+	asked_client = json_object_get(body, "client") != NULL && json_object_get(body, "instance") != NULL &&
+		strcmp(json_string_value(json_object_get(body, "client")), rbp_lease_client) == 0;
 	nreleased = (int) json_array_size(release);
 	in_order = true;
 	for (int i = 0; i < nreleased && expected != NULL; i++)
@@ -79,7 +84,6 @@ rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred)
 
 /* the other files of the lease worker */
 RbpHeldLease rbp_leases[RBP_POOLS];
-char		rbp_lease_client[RBP_DONOR_ID_LEN] = "client";
 RbpBroker  *rbp_lease_current_broker;
 int			rbp_guc_lease_ttl = 10000;
 int			rbp_guc_keep_time = 1800;
@@ -234,7 +238,7 @@ test_new_secret(RbpHeldLease *h)
 	failed = 0;
 	make_answer(0, 1, 1);
 	(void) renew(h, MB);
-	ok(asked_secret[0] == '\0', "a renewal asks for no secret");
+	ok(asked_secret[0] == '\0' && !asked_client, "a renewal asks for no secret");
 	h->changes_secret = true;
 	memset(h->new_secret, 0xab, RBP_SECRET_LEN);
 	memset(h->lease->cred.secret, 1, RBP_SECRET_LEN);
@@ -248,7 +252,8 @@ test_new_secret(RbpHeldLease *h)
 	ok(renew(h, MB) == RBP_LEASE_FAILED && nadopted == 0 && h->changes_secret && nchanged == 0,
 	   "a broker that cannot write has not replaced it, and the memory is not used");
 	status = 200;
-	ok(renew(h, MB) == RBP_LEASE_OK && strcmp(asked_secret, expected_secret) == 0, "it is asked again for the same");
+	ok(renew(h, MB) == RBP_LEASE_OK && strcmp(asked_secret, expected_secret) == 0 && asked_client,
+	   "it is asked again for the same, for this client");
 	ok(!h->changes_secret && nchanged == 1 && nadopted == 1, "which is used then");
 	(void) renew(h, MB);
 	ok(asked_secret[0] == '\0' && nchanged == 1, "and not replaced again");

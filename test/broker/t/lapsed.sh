@@ -181,6 +181,20 @@ secret=$old
 renew
 is "it is the secret after a start" "$status" 200
 
+# another client goes on with it: a new instance of the first does not end it
+renew "\"new_secret\":\"$new\",\"client\":\"c2\",\"instance\":\"m2/1\""
+is "a lease gets another client with its secret" "$status $(get .client)" "200 c2"
+secret=$new other_id=$id other_secret=$secret
+lease c1 i2 1 $hour
+id_of_c1=$id secret_of_c1=$secret id=$other_id secret=$other_secret
+renew
+is "the client of before does not take over from it" "$status" 200
+api DELETE "/v1/leases/$id_of_c1" "{\"secret\":\"$secret_of_c1\"}"
+lease c2 m2/2 1 $hour
+api POST "/v1/leases/$other_id/renew" "{\"secret\":\"$other_secret\"}"
+is "another instance of its own does" "$status $(get '.error | test("taken over")')" "410 true"
+old=$secret
+
 # a state file of a version that keeps no leases, and has to go on with one that does
 kill_broker
 sqlite3 "$state" 'ALTER TABLE lease DROP COLUMN keep_ms'
