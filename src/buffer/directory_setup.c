@@ -225,9 +225,7 @@ build(RbpDirectory *dir, uint32_t part)
 		uint32_t	index = part * dir->nlocal + extent;
 		RbpEntry   *e = rbp_entry(dir, index);
 		RbpSlotState queue = RBP_SLOT_MAIN;
-		RbpPageId	page;
 		uint64_t	hash;
-		uint32_t	other;
 
 		if (!rbp_extent_touched(dir, extent))
 			continue;
@@ -236,22 +234,9 @@ build(RbpDirectory *dir, uint32_t part)
 			rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
 			continue;
 		}
-		page = rbp_entry_page(e);
-		hash = rbp_page_hash(&page);
-
-		/*
-		 * Of two entries of a page one was overwritten: who knows which.  A
-		 * write of the page would drop only one of them.
-		 */
-		other = rbp_entry_find(dir, hash, &page);
-		if (other != RBP_NIL)
-		{
-			rbp_entry_drop(dir, part, other, hash);
-			rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
-			continue;
-		}
 		if (rbp_entry_state(e) == RBP_SLOT_SMALL)
 			queue = RBP_SLOT_SMALL;
+		hash = rbp_entry_page_hash(e);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, queue, rbp_entry_freq(e), index);
 		rbp_account_add(dir, part, index, hash, 1, rbp_entry_freq(e));

@@ -521,9 +521,7 @@ check_overwritten(Found *found, uint64_t *rng)
 	}
 	directory_reopen(left, 0);
 	directory_build_all(left);
-	problem = directory_check(left);
-	if (problem == NULL)
-		problem = directory_check_sums(left);
+	problem = directory_check_sums(left);
 	if (problem != NULL)
 		fault(found, problem, 0);
 	for (uint32_t n = 0; n < NPAGES; n++)

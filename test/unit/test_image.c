@@ -977,6 +977,17 @@ damage(uint64_t *rng, bool known)
 	h->hash = rbp_hash_bytes(h, offsetof(Header, hash));
 }
 
+/* Where names were changed a page may have two entries. */
+static const char *
+check(bool known)
+{
+	const char *problem = directory_check(rbp_dir);
+
+	if (problem != NULL && !(known && strcmp(problem, "a page has two entries") == 0))
+		return problem;
+	return directory_check_sums(rbp_dir);
+}
+
 static void
 test_damaged(uint32_t rounds, uint64_t seed)
 {
@@ -1008,9 +1019,7 @@ test_damaged(uint32_t rounds, uint64_t seed)
 			continue;
 		warm[known]++;
 		directory_build_all(rbp_dir);
-		problem = directory_check(rbp_dir);
-		if (problem == NULL)
-			problem = directory_check_sums(rbp_dir);
+		problem = check(known);
 		for (int i = 0; i < FILES; i++)
 			for (uint32 block = 0; block < BLOCKS; block++)
 			{
@@ -1029,7 +1038,7 @@ test_damaged(uint32_t rounds, uint64_t seed)
 		while (directory_collect(rbp_dir, RBP_DROP_MAX) > 0)
 			continue;
 		if (problem == NULL)
-			problem = directory_check(rbp_dir);
+			problem = check(known);
 		/* what came of it can be stored in turn */
 		if (round % 32 == 0)
 			(void) stop(0);
