@@ -1,5 +1,5 @@
-# pg_rewind between a stop and the next start: killed midway, when nothing but the files it has
-# changed tells of it, and whole.  No page in the tier is other than the file.
+# pg_rewind between a stop and the next start: whole, and killed midway, when nothing but the files
+# that it has changed tells of it.  No page in the tier is other than the file.
 # Timeout: 1800
 
 use strict;
@@ -27,38 +27,36 @@ make_table($node, 'others', 8);
 evict_buffers($node);
 my $path = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('others')});
 
-# Another server goes its own way from here on.
-$node->backup('start');
-my $source = PostgreSQL::Test::Cluster->new('source');
-$source->init_from_backup($node, 'start', has_streaming => 1);
-$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
-$source->start;
-$node->wait_for_catchup($source, 'replay', $node->lsn('insert'));
-$source->promote;
-$source->safe_psql('postgres', 'UPDATE others SET v = v + 1000');
-$source->safe_psql('postgres', 'VACUUM others');
-$source->safe_psql('postgres', 'CHECKPOINT');
-my $theirs = content($source, 'others');
-$source->stop;
+# Another server goes its own way from here on, and so does this one; what the other one has in the end.
+my $source;
 
-# The shutdown checkpoint is in a file of which the other server has none.
-$node->safe_psql('postgres', 'UPDATE others SET v = v + 1; VACUUM others');
-$node->safe_psql('postgres', 'SELECT pg_logical_emit_message(false, $$x$$, $$x$$), pg_switch_wal()') for 1 .. 5;
-
-sub warm_others
+sub diverge
 {
 	my ($name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$node->backup($name);
+	$source = PostgreSQL::Test::Cluster->new($name);
+	$source->init_from_backup($node, $name, has_streaming => 1);
+	$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+	$source->start;
+	$node->wait_for_catchup($source, 'replay', $node->lsn('insert'));
+	$source->promote;
+	$source->safe_psql('postgres', $_) for 'UPDATE others SET v = v + 1000', 'VACUUM others', 'CHECKPOINT';
+	my $theirs = content($source, 'others');
+	$source->stop;
+	$node->safe_psql('postgres', $_) for 'UPDATE others SET v = v + 1', 'VACUUM others';
+	# the shutdown checkpoint is then in a file of which the other server has none
+	$node->safe_psql('postgres', 'SELECT pg_logical_emit_message(false, $$x$$, $$x$$), pg_switch_wal()') for 1 .. 5;
 	ok(warm($node, 'others', part => 0.8), "$name: the table is in the tier");
-	return tier_pages($node, 'others');
+	return $theirs;
 }
 
-# The stop, and then pg_rewind, which is told to be slow in writing that, and stopped by the sub.
+# The stop, and then pg_rewind, which is told to be slow in writing that, and killed after the sub.
 # It brings the settings of the other server along.
 sub rewind
 {
-	my ($name, $slow, $killed) = @_;
+	my ($name, $slow, $until) = @_;
 	my $before = state_of($node);
+	$before->{others} = tier_pages($node, 'others');
 	$node->stop;
 	ok(-e $image, "$name: there is an image");
 	copy("$data/$_", "$data.$_") or die $! for 'postgresql.conf', 'postgresql.auto.conf';
@@ -71,23 +69,48 @@ sub rewind
 		$ENV{RBP_SLOW_FILES} = $orders;
 		exec 'pg_rewind', '--no-sync', '--target-pgdata', $data, '--source-pgdata', $source->data_dir;
 	}
-	if ($killed)
+	if ($until)
 	{
-		$killed->();
+		$until->();
 		is(kill('KILL', $pid), 1, "$name: pg_rewind is killed");
 	}
 	waitpid($pid, 0);
-	is($?, $killed ? 9 : 0, "$name: it ends so");
+	is($?, $until ? 9 : 0, "$name: it ends so");
 	copy("$data.$_", "$data/$_") or die $! for 'postgresql.conf', 'postgresql.auto.conf';
 	return $before;
 }
 
 sub changed { return (Time::HiRes::stat("$data/$path"))[10] }
 
-# Midway.  Who starts such a server has lost it, but the tier does not know.
-my $had = warm_others('midway');
+# As a whole: now it is the other server, as a standby at first.
+my $theirs = diverge('whole');
+my $before = rewind('whole');
+$node->append_conf('standby.signal', '');
+$node->start;
+ok(!glob("$image*"), 'whole: there is no image after the start');
+is_empty($node, $before, 'whole');
+is(content($node, 'others'), $theirs, 'whole: the table is that of the other server');
+is(counter($node, 'mismatches'), 0, 'whole: no page is different from the disk');
+
+# A standby leaves no image, and gives its memory back.
+my $offset = log_size($node);
+$node->stop;
+log_tells($node, $offset, qr/gave the leased memory back/, 'standby: its stop gives the memory back');
+ok(!-e $image, 'standby: there is no image');
+$node->start;
+ok(wait_leased($node, 64, 120), 'standby: it has memory again');
+$node->promote;
+ok(warm($node, 'pages', part => 0.8) && warm($node, 'others', part => 0.8), 'promoted: tables are in the tier');
+is(content($node, 'others'), $theirs, 'promoted: the table is right');
+$before = state_of($node);
+$node->restart;
+is_kept($node, $before, 'promoted');
+
+# Midway.  Who starts such a server has lost it, but nothing tells the tier: only the files
+# do that have changed.
+diverge('midway');
 my $control;
-my $before = rewind(
+$before = rewind(
 	'midway',
 	"200000 $path",
 	sub {
@@ -101,40 +124,11 @@ ok(-e $image, 'midway: the image is there');
 $node->start;
 log_tells($node, $before->{offset}, qr/going on with what donors have; [1-9]\d* of \d+ files have changed/, 'midway: the tier goes on, but for that file');
 is_kept($node, $before, 'midway');
-cmp_ok(tier_pages($node, 'others'), '<', 0.3 * $had, 'midway: its pages are gone');
+cmp_ok(tier_pages($node, 'others'), '<', 0.3 * $before->{others}, 'midway: its pages are gone');
 # it need not be a table any more
 $node->psql('postgres', 'SELECT sum(v), count(pad) FROM others');
 is(counter($node, 'mismatches'), 0, 'midway: no page is different from the disk');
-
-# As a whole; now it is the other server.
-$before = rewind('whole');
-$node->append_conf('standby.signal', '');
-$node->start;
-ok(!glob("$image*"), 'whole: there is none after the start');
-is_empty($node, $before, 'whole');
-is(content($node, 'others'), $theirs, 'whole: the table is that of the other server');
-is(counter($node, 'mismatches'), 0, 'whole: no page is different from the disk');
-# A standby leaves no image, and gives its memory back.
-my $offset = log_size($node);
-$node->stop;
-log_tells($node, $offset, qr/gave the leased memory back/, 'standby: its stop gives the memory back');
-ok(!-e $image, 'standby: there is no image');
-$node->start;
-ok(wait_leased($node, 64, 120), 'standby: it has memory again');
-$node->promote;
-warm_others('promoted');
-is(content($node, 'others'), $theirs, 'promoted: the table is right');
-is_kept_by_restart();
 is_clean($node);
 $node->stop;
-
-# From then on it is a primary as any other.
-sub is_kept_by_restart
-{
-	my $before = state_of($node);
-	$node->restart;
-	is_kept($node, $before, 'in the end');
-	return;
-}
 
 done_testing();
