@@ -62,7 +62,10 @@ typedef struct LogState
 	int64		refused_since;	/* when a series of refusals began */
 } LogState;
 
-/* Of an error, the text before the transport, and after it; why: and the status */
+/*
+ * Of an error, the text before the transport, and after it; why: and the status.  One
+ * more names the transport's device, too: error_text() has it.
+ */
 static const struct
 {
 	const char *before;
@@ -77,7 +80,6 @@ static const struct
 	[DONOR_ERROR_WRONG_BYTES] = {"it returned wrong bytes over ", ""},
 	[DONOR_ERROR_UNRESOLVED] = {"the name that it advertises could not be resolved"},
 	[DONOR_ERROR_NO_TRANSPORT] = {"it offers no transport that this server can use"},
-	[DONOR_ERROR_NO_DEVICE] = {"this server has no RDMA device that it can use, and remote_bp.transport is ", ""},
 	[DONOR_ERROR_NOT_OFFERED] = {"it does not offer ", ", and remote_bp.transport is that"},
 	[DONOR_ERROR_NOT_FROM_HERE] = {"it cannot be reached over ", " from this host, and remote_bp.transport is that"},
 };
@@ -88,12 +90,16 @@ error_text(uint32 word, char *buf, Size len)
 {
 	RbpDonorError what = ERROR_WHAT(word);
 	RbpStatus	status = ERROR_STATUS(word);
+	const char *over = rbp_remote_transport_name(ERROR_TRANSPORT(word));
 	bool		refused = what != DONOR_ERROR_REQUEST && status == RBP_CONNLOST;
 
-	strlcpy(buf, error_texts[what].before, len);
-	if (error_texts[what].after != NULL)
-		snprintf(buf, len, "%s%s%s%s", error_texts[what].before,
-				 rbp_remote_transport_name(ERROR_TRANSPORT(word)), error_texts[what].after,
+	if (what == DONOR_ERROR_NO_DEVICE)
+		snprintf(buf, len, "this server has no %s device that it can use, and remote_bp.transport is %s",
+				 rbp_transport_by_bit(ERROR_TRANSPORT(word))->device->name, over);
+	else if (error_texts[what].after == NULL)
+		strlcpy(buf, error_texts[what].before, len);
+	else
+		snprintf(buf, len, "%s%s%s%s", error_texts[what].before, over, error_texts[what].after,
 				 !error_texts[what].why ? "" :
 				 refused ? "refused, closed or unreachable" : rbp_status_text(status));
 }
