@@ -10,7 +10,8 @@ UNIT_NAMES := $(notdir $(UNIT_TESTS:.c=))
 
 # test_NAME: sources that only this one, or only some, are linked with.
 UNIT_DIRECTORY = test/unit/directory_check.c
-UNIT_SERVER = test/unit/mock_server.c
+UNIT_ASSERT = test/unit/mock_assert.c
+UNIT_SERVER = test/unit/mock_server.c $(UNIT_ASSERT)
 UNIT_VERBS = test/unit/mock_verbs.c test/unit/mock_rdmacm.c
 UNIT_VERBS_PEER = $(UNIT_VERBS) test/unit/verbs_donor.c test/unit/verbs_under_test.c
 
@@ -20,7 +21,8 @@ test_directory_model_WITH = $(UNIT_DIRECTORY)
 test_directory_policy_WITH = $(UNIT_DIRECTORY)
 test_directory_reopen_WITH = $(UNIT_DIRECTORY)
 test_directory_threads_WITH = $(UNIT_DIRECTORY)
-test_image_WITH = $(UNIT_DIRECTORY)
+test_image_WITH = $(UNIT_DIRECTORY) $(UNIT_ASSERT)
+test_kept_WITH = $(UNIT_ASSERT)
 test_s3fifo_WITH = $(UNIT_DIRECTORY)
 test_counter_table_WITH = $(UNIT_SERVER)
 test_lease_apply_WITH = $(UNIT_SERVER)

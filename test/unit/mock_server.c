@@ -206,18 +206,6 @@ timestamptz_to_str(TimestampTz t)
 	return "some time";
 }
 
-void
-#if PG_VERSION_NUM >= 160000
-			ExceptionalCondition(const char *conditionName,
-#else
-ExceptionalCondition(const char *conditionName, const char *errorType,
-#endif
-					 const char *fileName, int lineNumber)
-{
-	diag("%s, %s:%d", conditionName, fileName, lineNumber);
-	abort();
-}
-
 bool
 errstart(int elevel, const char *domain)
 {

@@ -108,18 +108,6 @@ errfinish(const char *filename, int lineno, const char *funcname)
 {
 }
 
-void
-#if PG_VERSION_NUM >= 160000
-			ExceptionalCondition(const char *conditionName,
-#else
-ExceptionalCondition(const char *conditionName, const char *errorType,
-#endif
-					 const char *fileName, int lineNumber)
-{
-	diag("%s, %s:%d", conditionName, fileName, lineNumber);
-	abort();
-}
-
 /* Time passes for nobody who does not sleep. */
 void
 pg_usleep(long microsec)
@@ -596,6 +584,14 @@ test_no_image(void)
 		write_control(states[i]);
 		stop_without("not a clean stop of a primary", "the server was not shut down cleanly, or is a standby");
 	}
+
+	/*
+	 * what a clean stop has left in memory of pg_control does not stand in
+	 * for it
+	 */
+	write_control(DB_SHUTDOWNED);
+	stop_with("a clean stop", RBP_PARTITIONS, RBP_PARTITIONS);
+	unlink(IMAGE_FILE);
 	unlink("global/pg_control");
 	stop_without("no pg_control", "the server was not shut down cleanly, or is a standby");
 	write_control(DB_SHUTDOWNED);

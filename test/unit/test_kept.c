@@ -73,17 +73,6 @@ errhint(const char *fmt,...)
 }
 
 void
-#if PG_VERSION_NUM >= 160000
-			ExceptionalCondition(const char *conditionName,
-#else
-ExceptionalCondition(const char *conditionName, const char *errorType,
-#endif
-					 const char *fileName, int lineNumber)
-{
-	abort();
-}
-
-void
 GetHugePageSize(Size *size, int *flags)
 {
 	*size = knows_huge ? HUGE_SIZE : 0;

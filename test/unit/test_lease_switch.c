@@ -88,7 +88,7 @@ try_with(int64 buffer, int64 temp)
 		rbp_leases[i].pool = (RbpPool) i;
 		rbp_leases[i].broker = &current;
 		rbp_leases[i].in_use = left[i] != 0;
-		rbp_leases[i].deadline = mock_now + left[i];
+		rbp_leases[i].deadline = mock_now + (left[i] != 0 ? left[i] : S);
 	}
 	rbp_lease_current_broker = &current;
 	next_broker = NULL;
@@ -119,6 +119,12 @@ main(void)
 	nchecks = 0;
 	(void) try_with(0, 0);
 	ok(rbp_lease_current_broker == &other && nchecks == 0, "without a lease it is used at once");
+	answers = false;
+	(void) try_with(30 * S, 0);
+	rbp_leases[RBP_POOL_BUFFER].in_use = false;
+	nchecks = 0;
+	rbp_lease_try_next_broker();
+	ok(rbp_lease_current_broker == &other && nchecks == 0, "likewise when the lease has ended");
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
 }
