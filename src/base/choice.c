@@ -41,9 +41,9 @@
  * spent on reading, by all processes together, so that a change is noticed.
  * While the page cache keeps its pages, the disk is tried for one part in 20,
  * unless donors are nearly as fast: what it has read is in the page cache from then
- * on, as it would be in a server without the tier.  A trial lasts 20 ms, one of runs 40, and all
- * processes take part in it: a few pages of one of them tell what a source costs
- * that is idle, not what it costs in use, when several wait for it and for
+ * on, as it would be in a server without the tier.  A trial lasts 20 ms, one of runs
+ * 40 ms, and all processes take part in it: a few pages of one of them tell what a
+ * source costs that is idle, not what it costs in use, when several wait for it and for
  * processors; the kernel reads ahead for the window of a run that waits for the
  * disk, and those behind it find that in the page cache; a process enters a
  * donor's memory in its page tables bit by bit.  What was known before a trial
@@ -515,8 +515,8 @@ rbp_choose_file(int fs, int transport, RbpWork work, bool cached)
 }
 
 /*
- * Is a trial due that takes so long?  If so, it is this process's.  early: it need not wait
- * longer than one of the part FILL_PART would.
+ * Is a trial due that takes so long?  If so, it is this process's.  early: it is due as
+ * soon as it would be if trials took one part in FILL_PART of the time.
  */
 static bool
 trial_due(int fs, RbpWork work, int part, int64_t ns, bool early)

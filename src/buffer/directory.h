@@ -108,15 +108,20 @@ extern RbpDirectory *rbp_directory_reopen(void *mem, const RbpExtents *extents,
 extern void rbp_directory_build(RbpDirectory *dir, int partition);
 
 /*
- * For an image of the directory, which nobody else uses meanwhile; no locks, since a process that
- * was killed may have left any taken.  Store where the directory's tables are, which are
- * copied as they are.  And: store the partition's pages, RBP_ENTRY_BYTES each, max bytes at most.
- * Returns of how many bytes.  If there is not room for all, those in the small queue that were not
- * read since they came are left out first.
+ * For an image of the directory, which nobody else uses meanwhile.  Neither takes a
+ * lock, since a process that was killed may have left any taken.
+ *
+ * Store where the directory's tables are, which are copied as they are.
  */
 #define RBP_DIRECTORY_PIECES	2
-#define RBP_ENTRY_BYTES			32
 extern void rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTORY_PIECES]);
+
+/*
+ * Store the partition's pages, RBP_ENTRY_BYTES each, max bytes at most.  Returns the
+ * number of bytes.  If there is not room for all, those in the small queue that were
+ * not read since they came are left out first.
+ */
+#define RBP_ENTRY_BYTES			32
 extern size_t rbp_directory_store(RbpDirectory *dir, int partition, void *stored, size_t max);
 
 /* One of the pages that were stored */

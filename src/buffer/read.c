@@ -79,8 +79,9 @@ typedef int Outcomes[RBP_COUNT_CAPTURES];
 static char compare_page[BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
 
 /*
- * What announcements have taken since the last read: a part of what the source costs, as the
- * kernel needs longer for one than for a read of what it has read then.
+ * Time that announcements have taken since the last read.  It is a part of what their
+ * source costs: an announcement takes the kernel longer than the read of the page, which
+ * it has fetched by then.
  */
 static int64 announcing_ns = 0;
 
@@ -895,13 +896,16 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 static bool
 comes_from_tier(int fs, const RbpLookup *lookup)
 {
+	int			transport;
+
 	if (lookup->where != RBP_REMOTE)
 		return lookup->where == RBP_STAGED && rbp_guc_read_from != RBP_READ_FILE;
 	if (!rbp_remote_slot_readable(lookup->slot))
 		return false;
+	transport = rbp_remote_slot_transport(lookup->slot);
 	return rbp_remote_slot_local(lookup->slot) ?
-		!rbp_choose_file(fs, rbp_remote_slot_transport(lookup->slot), RBP_WORK_PAGE, false) :
-		!rbp_choose_announced(fs, rbp_remote_slot_transport(lookup->slot));
+		!rbp_choose_file(fs, transport, RBP_WORK_PAGE, false) :
+		!rbp_choose_announced(fs, transport);
 }
 
 /* Request a block that the server announces, unless the page cache has it. */

@@ -35,10 +35,11 @@ typedef struct RbpLeaseWishes
 	uint64_t	ahead;			/* renewals only: how far it may grow beyond */
 	int64_t		ttl_ms;
 	int64_t		keep_ms;		/* how long it is kept after that, lapsed */
-	const unsigned char *new_secret;	/* renewals only: replaces the secret,
-										 * NULL: it stays; for this client */
-	const char *client;
-	const char *instance;
+	const unsigned char *new_secret;	/* renewals only: replaces the secret;
+										 * NULL: it stays */
+	const char *client;			/* with new_secret: who has the lease from
+								 * then on; else NULL */
+	const char *instance;		/* likewise */
 } RbpLeaseWishes;
 
 /*

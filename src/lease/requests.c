@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-
 #include "base/guc.h"
 #include "base/stats.h"
 #include "common/clock.h"

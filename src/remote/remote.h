@@ -457,11 +457,13 @@ typedef struct RbpBrokerAccess
 } RbpBrokerAccess;
 
 /*
- * The secret that is to replace that of a lease from an image, which has copies perhaps: chosen
- * once, so that another lease worker repeats the request whose answer an earlier one has not
- * seen.  False if there are no random numbers.  And: the lease has another secret.
+ * The secret that is to replace the one of a lease from an image, of which there may be
+ * copies.  It is chosen once, so that a new lease worker repeats the request whose answer
+ * the last one has not seen.  Returns false if there are no random numbers.
  */
 extern bool rbp_remote_new_secret(RbpPool pool, uint8 secret[RBP_SECRET_LEN]);
+
+/* The broker has taken the new secret. */
 extern void rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred);
 
 extern void rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access);
