@@ -340,3 +340,37 @@ COMMENT ON COLUMN remote_bp_advice.lost_events IS
     'Events of pages in the sample that were not observed, because another process was busy with one';
 COMMENT ON COLUMN remote_bp_advice.observed_since IS
     'When the observation began, with this largest size, or was reset';
+
+-- ---- servers that follow this one, and the one that this one follows ----
+
+CREATE FUNCTION remote_bp_hot_pages(
+    OUT tablespace oid,
+    OUT database oid,
+    OUT relfilenode oid,
+    OUT fork text,
+    OUT part integer,
+    OUT class integer,
+    OUT bitmap bytea)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_hot_pages'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+CREATE FUNCTION remote_bp_hot_pages_info(
+    OUT system_identifier bigint,
+    OUT timeline integer,
+    OUT format integer,
+    OUT age_ms bigint,
+    OUT complete boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_hot_pages_info'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 1;
+
+REVOKE ALL ON FUNCTION remote_bp_hot_pages() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_hot_pages_info() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_hot_pages() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_hot_pages_info() TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_hot_pages() IS
+    'Names of the pages that shared buffers use and the tier has, one row for up to 8,192 blocks of a fork, the hottest class first; for members of pg_monitor';
+COMMENT ON FUNCTION remote_bp_hot_pages_info() IS
+    'Identifier and timeline of the server, format and age of what remote_bp_hot_pages() returns in the same transaction, and whether it has all such pages; for members of pg_monitor';

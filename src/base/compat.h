@@ -167,6 +167,24 @@ rbp_compat_path(const RbpRelFile *file)
 	return path;
 }
 
+/* The file of the page that a buffer has, as its tag says. */
+static inline RbpRelFile
+rbp_compat_tag_file(const BufferTag *tag)
+{
+#if PG_VERSION_NUM >= 160000
+	RelFileLocator locator = BufTagGetRelFileLocator(tag);
+	ForkNumber	fork = BufTagGetForkNum(tag);
+#else
+	RelFileNode locator = tag->rnode;
+	ForkNumber	fork = tag->forkNum;
+#endif
+
+	return (RbpRelFile)
+	{
+		.spc = locator.spcOid,.db = locator.dbOid,.rel = locator.relNumber,.fork = (uint8) fork
+	};
+}
+
 /*
  * The number of the wait event of that name, which stays referenced.  Before
  * 17, extensions share one.

@@ -32,8 +32,10 @@
  *	prefetch-old-generation	12: the same, but only after the generation has
  *						moved
  *
- * Two points break no rule:
+ * These points break no rule:
  *
+ *	few-hot-pages		a list of hot pages has room for four bitmaps only, and its
+ *						scan takes a second
  *	mix-spill			each temporary block goes to a file or to a donor at
  *						random
  *	kill-changing		the lease worker is killed when it begins to change the

@@ -130,6 +130,12 @@ extern bool rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block);
 /* Is there room for the block in the tier without evicting another page? */
 extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
 
+/* If not, would it evict a page that was never read? */
+extern bool rbp_tier_has_unread(const RbpRelFile *file, BlockNumber block);
+
+/* The block, which is in the tier, counts as read once more. */
+extern void rbp_tier_touch_block(const RbpRelFile *file, BlockNumber block);
+
 /*
  * Result of staging a page.  From RBP_STAGE_REFUSED on, the time that it took
  * counts as that of a capture: the page was copied, or excluded by a policy,
@@ -173,6 +179,10 @@ extern bool rbp_tier_is_full(void);
 
 /* Current numbers of pages. */
 extern void rbp_tier_pages(RbpTierPages *pages);
+
+/* When lists of hot pages are taken */
+extern Size rbp_hot_pages_shmem_size(void);
+extern void rbp_hot_pages_shmem_init(void *mem);
 
 /*
  * Void the entries and claims of these blocks, of one segment; if they are
@@ -311,6 +321,9 @@ extern bool rbp_residency_next_database(uint32 *at, RbpDatabaseUse *use);
 
 /* Maximum number of pages of the database; -1: no limit */
 extern int64 rbp_residency_limit(Oid database);
+
+/* Has the database reached it? */
+extern bool rbp_residency_at_limit(Oid database);
 extern void rbp_residency_set_limit(Oid database, int64 max_pages);
 
 /* Drop the database's pages above its limit, except those that are kept.  A walk. */

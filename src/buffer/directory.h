@@ -455,6 +455,9 @@ typedef bool (*RbpPageVisit) (const RbpPageId *page, const RbpLookup *at, void *
 extern uint64_t rbp_directory_visit(RbpDirectory *dir, int partition, bool drops,
 									RbpPageVisit fn, void *arg);
 
+/* For fn: is the page kept, in the main queue, or on its way there? */
+extern bool rbp_directory_is_hot(RbpDirectory *dir, const RbpLookup *at);
+
 /*
  * Sum up the partitions.  Visits entries only in partitions that were not
  * swept since the last bump of a generation.
@@ -463,6 +466,9 @@ extern void rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages);
 
 /* Is there a slot for the page without evicting another one? */
 extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
+
+/* If not, would it evict one that was never read? */
+extern bool rbp_directory_has_unread(RbpDirectory *dir, const RbpPageId *page);
 
 /*
  * Is the directory full, so that more pages would evict others?  It counts as

@@ -171,6 +171,17 @@ rbp_directory_visit(RbpDirectory *dir, int partition, bool drops, RbpPageVisit f
 	return for_each_entry(dir, (uint32_t) partition, drops, visit_page, &visit);
 }
 
+bool
+rbp_directory_is_hot(RbpDirectory *dir, const RbpLookup *at)
+{
+	const RbpEntry *e;
+
+	if (at->where != RBP_REMOTE)
+		return false;
+	e = rbp_entry(dir, rbp_slot_index(dir, at->slot));
+	return rbp_entry_state(e) != RBP_SLOT_SMALL || rbp_entry_freq(e) > 0;
+}
+
 static bool
 count_page(const RbpPageId *page, const RbpLookup *at, void *arg)
 {
@@ -241,6 +252,24 @@ bool
 rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page)
 {
 	return partition_room(dir, rbp_hash_partition(rbp_page_hash(page))) > 0;
+}
+
+/*
+ * S3-FIFO evicts the oldest page of the small queue when that is longer than it should be.  If
+ * it is just as long, one page of the main queue goes before that.
+ */
+bool
+rbp_directory_has_unread(RbpDirectory *dir, const RbpPageId *page)
+{
+	RbpPartition *p = &dir->partitions[rbp_hash_partition(rbp_page_hash(page))];
+	const RbpList *small = &p->lists[RBP_SLOT_SMALL];
+	bool		unread;
+
+	rbp_partition_lock(dir, p, false);
+	unread = small->tail != RBP_NIL && rbp_entry_freq(rbp_entry(dir, small->tail)) == 0 &&
+		small->count >= rbp_s3fifo_small_room(rbp_partition_slots(dir));
+	rbp_lock_release(&p->lock);
+	return unread;
 }
 
 bool

@@ -211,6 +211,15 @@ rbp_residency_limit(Oid database)
 	return number == RBP_INVALID_SPACE ? -1 : rbp_directory_limit(rbp_dir, number);
 }
 
+bool
+rbp_residency_at_limit(Oid database)
+{
+	int64		limit = rbp_residency_limit(database);
+
+	return limit >= 0 && 
+		(int64) rbp_directory_database_pages(rbp_dir, rbp_space_find(RBP_ALL_TABLESPACES, database)) >= limit;
+}
+
 void
 rbp_residency_set_limit(Oid database, int64 max_pages)
 {

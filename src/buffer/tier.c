@@ -372,6 +372,23 @@ rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
 }
 
 bool
+rbp_tier_has_unread(const RbpRelFile *file, BlockNumber block)
+{
+	RbpPageRef	page;
+
+	return rbp_tier_name_page(file, block, &page) && rbp_directory_has_unread(rbp_dir, &page.id);
+}
+
+void
+rbp_tier_touch_block(const RbpRelFile *file, BlockNumber block)
+{
+	RbpPageRef	page;
+
+	if (rbp_tier_name_page(file, block, &page))
+		(void) rbp_directory_lookup(rbp_dir, &page, true);
+}
+
+bool
 rbp_tier_staging_is_busy(void)
 {
 	if (rbp_staging_busy(rbp_staging) <= rbp_staging_slots(rbp_staging) / 2)

@@ -1,0 +1,166 @@
+/*-------------------------------------------------------------------------
+ *
+ * hot_list.c
+ *	  Lists of hot pages, in files.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "storage/fd.h"
+
+#include "base/hot_list.h"
+
+#define NAME_LEN	128
+
+StaticAssertDecl(sizeof(RbpHotPart) == 20, "a part has no padding");
+
+uint32_t
+rbp_hot_count(const RbpHotPart *part, const uint8_t *bitmap, uint32_t from)
+{
+	uint32_t	n = 0;
+
+	for (; from < part->length * 8u; from++)
+		n += rbp_hot_bit(bitmap, from);
+	return n;
+}
+
+int
+rbp_hot_compare(const RbpHotPart *a, const RbpHotPart *b)
+{
+	const uint32_t order[][2] = {
+		{a->class, b->class}, {a->spc, b->spc}, {a->db, b->db}, {a->rel, b->rel},
+		{a->fork, b->fork}, {a->part, b->part}
+	};
+
+	for (int i = 0; i < lengthof(order); i++)
+		if (order[i][0] != order[i][1])
+			return order[i][0] < order[i][1] ? -1 : 1;
+	return 0;
+}
+
+/*
+ * ---- writing --------------------------------------------------------------------
+ */
+
+static void
+new_name(const RbpHotWriter *writer, char name[NAME_LEN])
+{
+	snprintf(name, NAME_LEN, "%s.new", writer->name);
+}
+
+bool
+rbp_hot_create(RbpHotWriter *writer, const char *name)
+{
+	char		path[NAME_LEN];
+
+	memset(writer, 0, sizeof(*writer));
+	writer->name = name;
+	writer->bytes = sizeof(RbpHotHeader);
+	new_name(writer, path);
+	writer->file = AllocateFile(path, PG_BINARY_W);
+	if (writer->file == NULL)
+		return false;
+	/* finish() writes it once more, and notices if that fails */
+	(void) fwrite(&writer->header, sizeof(writer->header), 1, writer->file);
+	return true;
+}
+
+bool
+rbp_hot_add(RbpHotWriter *writer, const RbpHotPart *part, const uint8_t *bitmap)
+{
+	Assert(part->length > 0 && part->length <= RBP_HOT_BITMAP_BYTES);
+	if (writer->bytes + sizeof(*part) + part->length > RBP_HOT_LIST_MAX)
+		return false;
+	writer->bytes += sizeof(*part) + part->length;
+	writer->header.pages[part->class] += rbp_hot_count(part, bitmap, 0);
+	(void) fwrite(part, sizeof(*part), 1, writer->file);
+	(void) fwrite(bitmap, part->length, 1, writer->file);
+	return true;
+}
+
+bool
+rbp_hot_finish(RbpHotWriter *writer)
+{
+	char		path[NAME_LEN];
+	bool		written;
+
+	writer->header.format = RBP_HOT_FORMAT;
+	new_name(writer, path);
+	written = !ferror(writer->file) && fseek(writer->file, 0, SEEK_SET) == 0 &&
+		fwrite(&writer->header, sizeof(writer->header), 1, writer->file) == 1;
+	written = FreeFile(writer->file) == 0 && written;
+	writer->file = NULL;
+	return written && rename(path, writer->name) == 0;
+}
+
+void
+rbp_hot_abandon(RbpHotWriter *writer)
+{
+	char		path[NAME_LEN];
+
+	if (writer->file != NULL)
+		(void) FreeFile(writer->file);
+	writer->file = NULL;
+	new_name(writer, path);
+	(void) unlink(path);
+}
+
+/*
+ * ---- reading --------------------------------------------------------------------
+ */
+
+bool
+rbp_hot_open(RbpHotReader *reader, const char *name)
+{
+	/* not one that the server may close, and open again by its name */
+	reader->fd = BasicOpenFile(name, O_RDONLY | PG_BINARY);
+	reader->at = RBP_HOT_FIRST;
+	reader->start = 0;
+	reader->bytes = 0;
+	if (reader->fd < 0)
+		return false;
+	if (pread(reader->fd, &reader->header, sizeof(reader->header), 0) == sizeof(reader->header) &&
+		reader->header.format == RBP_HOT_FORMAT)
+		return true;
+	rbp_hot_close(reader);
+	errno = EINVAL;
+	return false;
+}
+
+bool
+rbp_hot_next(RbpHotReader *reader, RbpHotPart *part, const uint8_t **bitmap)
+{
+	const size_t most = sizeof(*part) + RBP_HOT_BITMAP_BYTES;
+	size_t		skip = (size_t) (reader->at - reader->start);
+
+	if (reader->at < reader->start || skip + most > reader->bytes)
+	{
+		ssize_t		n = pread(reader->fd, reader->buf, sizeof(reader->buf), reader->at);
+
+		reader->start = reader->at;
+		reader->bytes = n > 0 ? (size_t) n : 0;
+		skip = 0;
+	}
+	if (skip + sizeof(*part) > reader->bytes)
+		return false;
+	memcpy(part, reader->buf + skip, sizeof(*part));
+	skip += sizeof(*part);
+	if (part->length == 0 || part->length > RBP_HOT_BITMAP_BYTES ||
+		part->class >= RBP_HOT_CLASSES || skip + part->length > reader->bytes)
+		return false;
+	*bitmap = (const uint8_t *) reader->buf + skip;
+	reader->at += (off_t) (sizeof(*part) + part->length);
+	return true;
+}
+
+void
+rbp_hot_close(RbpHotReader *reader)
+{
+	if (reader->fd >= 0)
+		(void) close(reader->fd);
+	reader->fd = -1;
+}
