@@ -85,7 +85,7 @@ else
 
 EXTENSION = remote_bp
 MODULE_big = remote_bp
-MODULES = remote_bp_lease remote_bp_verbs
+MODULES = remote_bp_lease remote_bp_follow remote_bp_verbs
 DATA = $(wildcard sql/remote_bp--*.sql)
 REGRESS = $(sort $(patsubst sql/%.sql,%,$(filter-out $(DATA),$(wildcard sql/*.sql))))
 
@@ -94,11 +94,12 @@ FAULT_SOURCES := $(wildcard test/fault/*.c)
 MODULE_SOURCES := $(sort $(wildcard src/*.c src/*/*.c) $(SHARED_SOURCES))
 
 # Each process of a server has what remote_bp.so needs, so this is little.  The
-# lease worker loads remote_bp_lease.so, and who connects over verbs
-# remote_bp_verbs.so; both use functions of remote_bp.so.
+# lease worker loads remote_bp_lease.so, the follower remote_bp_follow.so, and who
+# connects over verbs remote_bp_verbs.so; all use functions of remote_bp.so.
 LEASE_SOURCES := $(filter src/lease/%,$(MODULE_SOURCES))
+FOLLOW_SOURCES := $(filter src/follow/%,$(MODULE_SOURCES))
 VERBS_SOURCES := $(filter src/transport/verbs/%,$(MODULE_SOURCES))
-OWN_SOURCES := $(filter-out $(LEASE_SOURCES) $(VERBS_SOURCES),$(MODULE_SOURCES))
+OWN_SOURCES := $(filter-out $(LEASE_SOURCES) $(FOLLOW_SOURCES) $(VERBS_SOURCES),$(MODULE_SOURCES))
 
 OBJS = $(OWN_SOURCES:%.c=build/module/%.o)
 TEST_OBJS := $(patsubst %.c,build/test/%.o,$(sort $(MODULE_SOURCES) $(FAULT_SOURCES)))
@@ -110,11 +111,14 @@ EXTRA_CLEAN = build
 # The server's macros do not all bear -Wextra, and its style is C90.
 PG_CFLAGS = -std=gnu11 $(RBP_WARNINGS) -Wno-declaration-after-statement \
 	-Wno-sign-compare -Wno-missing-field-initializers
-PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES))
+# last, the headers of libpq: those of the server with the same names come before
+PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES)) \
+	-idirafter $(shell pkg-config --variable=includedir $(FOLLOW_PACKAGES))
 SHLIB_LINK = $(MODULE_LDFLAGS) $(shell pkg-config --libs $(OWN_PACKAGES)) -lpthread
 
 OWN_PACKAGES := libcrypto libxxhash
 LEASE_PACKAGES := libcurl jansson
+FOLLOW_PACKAGES := libpq
 VERBS_PACKAGES := libcrypto librdmacm libibverbs
 MODULE_PACKAGES := $(sort $(OWN_PACKAGES) $(LEASE_PACKAGES) $(VERBS_PACKAGES))
 
@@ -153,6 +157,9 @@ build/test/remote_bp$(DLSUFFIX): $(patsubst %.c,build/test/%.o,$(OWN_SOURCES) $(
 define parts_rules
 $(1)remote_bp_lease$(DLSUFFIX): $(LEASE_SOURCES:%.c=$(2)/%.o)
 	$$(MODULE_LINK) $$^ $$(MODULE_LDFLAGS) $$(shell pkg-config --libs $(LEASE_PACKAGES)) -lpthread
+
+$(1)remote_bp_follow$(DLSUFFIX): $(FOLLOW_SOURCES:%.c=$(2)/%.o)
+	$$(MODULE_LINK) $$^ $$(MODULE_LDFLAGS) $$(shell pkg-config --libs $(FOLLOW_PACKAGES))
 
 $(1)remote_bp_verbs$(DLSUFFIX): $(VERBS_SOURCES:%.c=$(2)/%.o)
 	$$(MODULE_LINK) $$^ $$(MODULE_LDFLAGS) $$(shell pkg-config --libs $(VERBS_PACKAGES)) -lpthread

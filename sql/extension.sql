@@ -8,6 +8,7 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_stat_statements
 \d remote_bp_stat_relations
 \d remote_bp_stat_database
+\d remote_bp_stat_follow
 \d remote_bp_leases
 \d remote_bp_relations
 \d remote_bp_temp_files
@@ -76,6 +77,8 @@ SELECT count(*) FROM remote_bp_stat_relations();
 SELECT count(*) FROM remote_bp_stat_database;
 SELECT count(*) FROM remote_bp_stat_database();
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
+SELECT count(*) FROM remote_bp_stat_follow;
+SELECT count(*) FROM remote_bp_stat_follow();
 SELECT count(*) FROM remote_bp_hot_pages();
 SELECT count(*) FROM remote_bp_hot_pages_info();
 SELECT remote_bp_stat_statements_reset();
@@ -99,6 +102,7 @@ SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_sources;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_relations;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_database;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
+SELECT state AS allowed FROM remote_bp_stat_follow;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_hot_pages();
 SELECT count(*) AS allowed FROM remote_bp_hot_pages_info();
 SELECT remote_bp_stat_statements_reset();

@@ -374,3 +374,77 @@ COMMENT ON FUNCTION remote_bp_hot_pages() IS
     'Names of the pages that shared buffers use and the tier has, one row for up to 8,192 blocks of a fork, the hottest class first; for members of pg_monitor';
 COMMENT ON FUNCTION remote_bp_hot_pages_info() IS
     'Identifier and timeline of the server, format and age of what remote_bp_hot_pages() returns in the same transaction, and whether it has all such pages; for members of pg_monitor';
+
+CREATE FUNCTION remote_bp_stat_follow(
+    OUT state text,
+    OUT reason text,
+    OUT server text,
+    OUT list_taken_at timestamptz,
+    OUT names_buffers bigint,
+    OUT names_main bigint,
+    OUT names_small bigint,
+    OUT present_buffers bigint,
+    OUT present_main bigint,
+    OUT present_small bigint,
+    OUT pages_read bigint,
+    OUT skipped_unknown bigint,
+    OUT skipped_busy bigint,
+    OUT skipped_excluded bigint,
+    OUT skipped_full bigint,
+    OUT skipped_beyond bigint,
+    OUT skipped_error bigint,
+    OUT last_error text,
+    OUT last_error_at timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_follow'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE ROWS 1;
+
+CREATE VIEW remote_bp_stat_follow AS
+    SELECT * FROM remote_bp_stat_follow();
+
+REVOKE ALL ON FUNCTION remote_bp_stat_follow() FROM PUBLIC;
+REVOKE ALL ON remote_bp_stat_follow FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_follow() TO pg_monitor;
+GRANT SELECT ON remote_bp_stat_follow TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_stat_follow() IS 'The rows of view remote_bp_stat_follow';
+COMMENT ON VIEW remote_bp_stat_follow IS
+    'How a standby warms its tier by what is hot on the server that it follows, in one row';
+COMMENT ON COLUMN remote_bp_stat_follow.state IS
+    'off, primary (nothing is followed while the server is not in recovery), connecting (there is no list yet), warming, waiting or up to date';
+COMMENT ON COLUMN remote_bp_stat_follow.reason IS
+    'What is waited for; null if state is not waiting';
+COMMENT ON COLUMN remote_bp_stat_follow.server IS
+    'Host and port of the server that the list is from';
+COMMENT ON COLUMN remote_bp_stat_follow.list_taken_at IS
+    'When the list was taken; null if there is none';
+COMMENT ON COLUMN remote_bp_stat_follow.names_buffers IS
+    'Pages in the list that are in use in shared buffers there';
+COMMENT ON COLUMN remote_bp_stat_follow.names_main IS
+    'Pages in the list that are kept in the tier there, or were read from it';
+COMMENT ON COLUMN remote_bp_stat_follow.names_small IS
+    'Other pages in the list, which the tier has there';
+COMMENT ON COLUMN remote_bp_stat_follow.present_buffers IS
+    'Pages of names_buffers that were found in the tier of this server since the last time that the server was asked, or were read into it';
+COMMENT ON COLUMN remote_bp_stat_follow.present_main IS
+    'Likewise, of names_main';
+COMMENT ON COLUMN remote_bp_stat_follow.present_small IS
+    'Likewise, of names_small';
+COMMENT ON COLUMN remote_bp_stat_follow.pages_read IS
+    'Pages read into the tier since the server was started';
+COMMENT ON COLUMN remote_bp_stat_follow.skipped_unknown IS
+    'Pages skipped since then: there is no such relation, by now or yet';
+COMMENT ON COLUMN remote_bp_stat_follow.skipped_busy IS
+    'Pages skipped: the relation is locked, or an index that is being built';
+COMMENT ON COLUMN remote_bp_stat_follow.skipped_excluded IS
+    'Pages skipped: excluded by a policy, a tablespace or a limit of the database';
+COMMENT ON COLUMN remote_bp_stat_follow.skipped_full IS
+    'Pages skipped: the tier has no room for them';
+COMMENT ON COLUMN remote_bp_stat_follow.skipped_beyond IS
+    'Pages skipped: the file does not have them';
+COMMENT ON COLUMN remote_bp_stat_follow.skipped_error IS
+    'Pages skipped: they could not be read, or were written at the same time';
+COMMENT ON COLUMN remote_bp_stat_follow.last_error IS
+    'Why the server could not be asked, the last time that it could not; even if that is over';
+COMMENT ON COLUMN remote_bp_stat_follow.last_error_at IS
+    'Time of that error';

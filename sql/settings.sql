@@ -64,6 +64,7 @@ SET ROLE regress_remote_bp;
 SET remote_bp.compare_with_disk = on;
 \set VERBOSITY sqlstate
 SHOW remote_bp.broker;
+SHOW remote_bp.follow;
 \set VERBOSITY default
 
 -- Where its temporary data lies is.

@@ -28,6 +28,7 @@
 #include "base/workers.h"
 #include "buffer/buffer.h"
 #include "hook/hook.h"
+#include "policy/follow.h"
 #include "policy/policy.h"
 #include "remote/remote.h"
 #include "spill/spill.h"
@@ -103,6 +104,7 @@ static const struct
 	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
+	{"remote_bp follow", rbp_follow_shmem_size, rbp_follow_shmem_init},
 	{"remote_bp statements", rbp_statements_shmem_size, rbp_statements_shmem_init},
 };
 

@@ -24,6 +24,7 @@
 #include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
+#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/wait_event.h"
@@ -287,6 +288,27 @@ rbp_compat_replace_io_method(void)
 	QueryDesc *query, ScanDirection direction, uint64 count, bool once
 #define RBP_COMPAT_RUN_ARGUMENTS	query, direction, count, once
 #endif
+
+/* The pid of the startup process; 0 if there is none. */
+static inline int
+rbp_compat_startup_pid(void)
+{
+	int			pid = 0;
+
+	for (int i = 1; i <= pgstat_fetch_stat_numbackends() && pid == 0; i++)
+	{
+#if PG_VERSION_NUM >= 160000
+		const		PgBackendStatus *status = &pgstat_get_local_beentry_by_index(i)->backendStatus;
+#else
+		const		PgBackendStatus *status = &pgstat_fetch_stat_local_beentry(i)->backendStatus;
+#endif
+
+		if (status->st_backendType == B_STARTUP)
+			pid = status->st_procpid;
+	}
+	pgstat_clear_backend_activity_snapshot();
+	return pid;
+}
 
 /* Query identifiers are not the same in another one. */
 #define RBP_COMPAT_MAJOR_VERSION	(PG_VERSION_NUM / 10000)

@@ -50,6 +50,10 @@ bool		rbp_guc_spill_temp_tables;
 int			rbp_guc_relations_max;
 int			rbp_guc_statements_max;
 
+char	   *rbp_guc_follow;
+int			rbp_guc_follow_interval;
+int			rbp_guc_follow_rate;
+
 bool		rbp_guc_advice;
 int			rbp_guc_advice_max_size;
 
@@ -371,6 +375,12 @@ static const struct
 		PGC_POSTMASTER, 0,
 		"Sets the maximum number of statements in remote_bp_stat_statements.",
 	"0 notes no statements."},
+	{"remote_bp.follow_interval", &rbp_guc_follow_interval, 60, 1, 24 * 3600,
+		PGC_SIGHUP, GUC_UNIT_S,
+	"Sets the interval in which the server that is followed is asked for its hot pages."},
+	{"remote_bp.follow_rate", &rbp_guc_follow_rate, 20480, 64, 16 * 1024 * 1024,
+		PGC_SIGHUP, GUC_UNIT_KB,
+	"Sets how much is read in a second of pages that are hot on the server that is followed."},
 	{"remote_bp.advice_max_size", &rbp_guc_advice_max_size, 65536, 16, 16 * 1024 * 1024,
 		PGC_SIGHUP, GUC_UNIT_MB,
 	"Sets the largest size of a tier for which remote_bp_advice gives estimates."},
@@ -400,6 +410,10 @@ static const struct
 	{"remote_bp.token_file", &rbp_guc_token_file, "",
 		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
 	"Sets the file with the token for the broker; empty for no token."},
+	{"remote_bp.follow", &rbp_guc_follow, "",
+		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+		"Sets the connection string of the server whose hot pages a standby reads into its tier; empty for none.",
+	"It has an effect only while the server is in recovery."},
 	{"remote_bp.exclude_tablespaces", &rbp_guc_exclude_tablespaces, "",
 		PGC_SIGHUP, GUC_LIST_INPUT,
 		"Sets the tablespaces whose pages are not stored in the tier, except relations that are kept there.",

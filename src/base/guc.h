@@ -43,6 +43,11 @@ extern int	rbp_guc_use_tier;
 extern int	rbp_guc_policy_interval;	/* s */
 extern char *rbp_guc_exclude_tablespaces;	/* a list of names */
 
+/* Following another server */
+extern char *rbp_guc_follow;	/* connection string; "": none */
+extern int	rbp_guc_follow_interval;	/* s */
+extern int	rbp_guc_follow_rate;	/* kB in a second */
+
 extern int	rbp_guc_read_ahead; /* pages; 0: none */
 extern int	rbp_guc_max_connections;	/* to one donor */
 

@@ -298,11 +298,20 @@ find_refaults(char *dir, Size len)
 	return "vmstat";
 }
 
-int64
-rbp_page_cache_watch(void)
+bool
+rbp_page_cache_refaults(uint64 *count)
 {
 	static char dir[MAXPGPATH];
 	static const char *file = NULL;
+
+	if (file == NULL)
+		file = find_refaults(dir, sizeof(dir));
+	return rbp_kernel_number(dir, file, REFAULTS, count);
+}
+
+int64
+rbp_page_cache_watch(void)
+{
 	static int64 looked_at = 0;
 	static int64 keeps_from = 0;	/* time */
 	static int64 calm = CALM_NS;
@@ -310,12 +319,10 @@ rbp_page_cache_watch(void)
 	int64		now = rbp_now_ns();
 	uint64		refaults = 0;
 
-	if (file == NULL)
-		file = find_refaults(dir, sizeof(dir));
 	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
 		return -1;
 	/* the first reading has nothing to compare with */
-	if (!rbp_kernel_number(dir, file, REFAULTS, &refaults) ||
+	if (!rbp_page_cache_refaults(&refaults) ||
 		(looked_at != 0 &&
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
 	{

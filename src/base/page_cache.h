@@ -63,6 +63,12 @@ extern void rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset);
 extern int	rbp_page_cache_file_system(int fd, int *known);
 
 /*
+ * How often the kernel has read pages again that the page cache had evicted, for our
+ * control group or, if that is not counted, for the host.  False if it does not tell.
+ */
+extern bool rbp_page_cache_refaults(uint64 *count);
+
+/*
  * A duty (RbpDuty) of one process: check, every two seconds at most, whether
  * the page cache evicts pages that are needed again, by the kernel's count of
  * refaults for our control group or, if that is not counted, for the host.

@@ -118,7 +118,10 @@ extern bool rbp_tier_prewarming;
 /* May the relation's pages be in the tier, by policy and tablespace? */
 extern bool rbp_tier_wants(const RbpRelFile *file);
 
-/* Is the block in the tier?  It need not be readable at the moment. */
+/*
+ * Is the block in the tier?  It need not be readable at the moment, nor need there be such a
+ * file.
+ */
 extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
 
 /*

@@ -184,16 +184,28 @@ note_buffers(HotScan *scan)
 	{
 		BufferDesc *buffer = GetBufferDescriptor(i);
 		uint32		state = pg_atomic_read_u32(&buffer->state);
-		BufferTag	tag = buffer->tag;
-		RbpRelFile	file = rbp_compat_tag_file(&tag);
-		RbpPageId	page = {.rel = file.rel,.block = tag.blockNum,.fork = file.fork};
+		BufferTag	tag;
+		RbpRelFile	file;
+		RbpPageId	page;
 
 		if (i % CHECK_BUFFERS == 0)
 			CHECK_FOR_INTERRUPTS();
-		if ((state & (BM_VALID | BM_TAG_VALID)) != (BM_VALID | BM_TAG_VALID) ||
-			BUF_STATE_GET_USAGECOUNT(state) == 0 || !is_named(file.fork) ||
-			!OidIsValid(file.db))
+		if ((state & (BM_VALID | BM_TAG_VALID | BM_LOCKED)) != (BM_VALID | BM_TAG_VALID) ||
+			BUF_STATE_GET_USAGECOUNT(state) == 0)
 			continue;
+		pg_read_barrier();
+		tag = buffer->tag;
+		pg_read_barrier();
+		/* half a name may be that of a tablespace or database that is none */
+		if (pg_atomic_read_u32(&buffer->state) != state)
+			continue;
+		file = rbp_compat_tag_file(&tag);
+		if (!is_named(file.fork) || !OidIsValid(file.db))
+			continue;
+		page = (RbpPageId)
+		{
+			.rel = file.rel,.block = tag.blockNum,.fork = file.fork
+		};
 		page.space = rbp_space_get(file.spc, file.db);
 		if (page.space != RBP_INVALID_SPACE)
 			note_page(scan, &page, RBP_HOT_BUFFERS);

@@ -349,9 +349,11 @@ rbp_tier_wants(const RbpRelFile *file)
 bool
 rbp_tier_has_block(const RbpRelFile *file, BlockNumber block)
 {
-	RbpPageRef	page;
+	RbpPageId	id = {.rel = file->rel,.block = block,
+	.space = rbp_space_find(file->spc, file->db),.fork = file->fork};
+	RbpPageRef	page = rbp_page_ref(&id);
 
-	return rbp_tier_name_page(file, block, &page) &&
+	return id.space != RBP_INVALID_SPACE &&
 		rbp_directory_lookup(rbp_dir, &page, false).where != RBP_ABSENT;
 }
 

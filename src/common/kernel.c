@@ -35,7 +35,7 @@ rbp_kernel_number(const char *dir, const char *file, const char *name, uint64_t 
 			if (strncmp(line, name, len) != 0 || (line[len] != ':' && line[len] != ' '))
 				continue;
 			text += len + 1;
-			text += strspn(text, " ");
+			text += strspn(text, " \t");
 		}
 		if (!isdigit((unsigned char) *text))
 			break;

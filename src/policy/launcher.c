@@ -2,7 +2,7 @@
  *
  * launcher.c
  *	  Starts workers that visit databases that have policies, or may have
- *	  some.
+ *	  some, or whose pages are in the follower's list; and the follower.
  *
  * The launcher is not connected to a database, so it can read pg_database and
  * hardly anything else.  A visit is one run of the worker (worker.c) in a
@@ -11,6 +11,10 @@
  * no policies at their last visit are visited in turn, at most one every
  * IDLE_VISIT_NS: policies may arrive with a restored dump, or from a primary,
  * without notice.
+ *
+ * While the server is in recovery and remote_bp.follow is set, there is a follower (src/follow).
+ * It ends by itself when that changes, and is started again, after a while, if it
+ * fails.  With each of its rounds the databases in its list are visited until they are done.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,6 +55,9 @@
  */
 #define PAUSE_NS		NANOS_PER_S
 
+/* Longest pause before a follower that has failed is started again; it doubles each time */
+#define FOLLOWER_PAUSE_NS	(60 * NS_PER_S)
+
 typedef struct Database
 {
 	Oid			oid;			/* first, for the hash table */
@@ -64,6 +71,7 @@ typedef struct Database
 	bool		failing;		/* the last visit failed */
 	bool		logged_full;	/* logged that not all pages can be kept */
 	bool		logged_no_room;
+	bool		in_list;		/* of the follower, and not done in its round */
 	RbpPolicyVisit last;		/* the last visit that succeeded */
 } Database;
 
@@ -164,6 +172,25 @@ log_visit(Database *db, const RbpPolicyVisit *visit)
 	db->logged_no_room = visit->policies_without_room > 0;
 }
 
+/* A worker that is started once, and tells this process when it ends */
+static BackgroundWorker
+describe(const char *name, const char *library, const char *function)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS,
+		.bgw_start_time = BgWorkerStart_ConsistentState,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_notify_pid = MyProcPid
+	};
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", name);
+	strlcpy(worker.bgw_type, worker.bgw_name, BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, library, BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker.bgw_extra, RBP_VERSION, BGW_EXTRALEN);
+	return worker;
+}
+
 /*
  * Run a worker for the database and wait for its end.  Returns false if no
  * worker is available, or if another process wants exclusive access to the
@@ -175,21 +202,14 @@ log_visit(Database *db, const RbpPolicyVisit *visit)
 static bool
 run_worker(const Database *db)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = describe("policy worker", "remote_bp", "rbp_policy_worker_main");
 	BackgroundWorkerHandle *handle;
 	bool		registered = false;
 	bool		locked;
 	pid_t		pid;
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_name, "remote_bp policy worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "remote_bp policy worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "rbp_policy_worker_main", BGW_MAXLEN);
+	worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_main_arg = ObjectIdGetDatum(db->oid);
-	worker.bgw_notify_pid = MyProcPid;
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
@@ -245,7 +265,7 @@ visit(Database *db)
 
 	*result = (RbpPolicyVisit)
 	{
-		.resume = db->last.resume
+		.resume = db->last.resume,.warm = db->last.warm
 	};
 	db->requested = false;
 	if (!run_worker(db) ||
@@ -263,7 +283,10 @@ visit(Database *db)
 	db->failing = false;
 	db->last_ns = rbp_now_ns();
 	db->last = *result;
-	if (!result->more)
+	db->in_list = db->in_list && !result->warm.done;
+	if (result->warm.out_of_time)
+		db->due_ns = db->last_ns;
+	else if (!result->more)
 	{
 		db->retry_ns = 0;
 		db->due_ns = db->last_ns + rbp_guc_policy_interval * NANOS_PER_S;
@@ -287,7 +310,7 @@ due_at(const Database *db)
 		return db->due_ns;
 	if (db->requested)
 		return Min(db->last_ns + PAUSE_NS, db->due_ns);
-	return db->last.has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
+	return db->last.has_policies || db->in_list || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
 }
 
 /* Choose the database to visit next, and store in *wait in how many ns. */
@@ -375,6 +398,85 @@ process_requests(bool *refresh)
 	}
 }
 
+/*
+ * ---- the follower ------------------------------------------------------------------
+ */
+
+/* Start the follower if it is wanted, and has not failed just now. */
+static void
+watch_follower(void)
+{
+	static BackgroundWorkerHandle *handle = NULL;
+	static int64 begun_ns = 0;
+	static int64 pause_ns = 0;
+	BackgroundWorker worker = describe("follower", "remote_bp_follow", "rbp_follower_main");
+	int64		now = rbp_now_ns();
+	pid_t		pid;
+
+	if (handle != NULL && GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
+	{
+		pfree(handle);
+		handle = NULL;
+		pause_ns = now - begun_ns > FOLLOWER_PAUSE_NS ? PAUSE_NS : Min(pause_ns * 2, FOLLOWER_PAUSE_NS);
+		begun_ns = now;
+	}
+	if (handle != NULL || !rbp_follow_is_wanted() || now - begun_ns < pause_ns)
+		return;
+	MemoryContextSwitchTo(TopMemoryContext);
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		handle = NULL;
+		if (pause_ns < FOLLOWER_PAUSE_NS)
+			ereport(WARNING,
+					(errmsg("remote_bp: no background worker is free for the follower"),
+					 errhint("Raise max_worker_processes.")));
+	}
+	MemoryContextSwitchTo(round_context);
+	begun_ns = now;
+	pause_ns = handle == NULL ? FOLLOWER_PAUSE_NS : Max(pause_ns, PAUSE_NS);
+}
+
+/* Have the databases that are in the list of a new round visited, and tell how many are left. */
+static void
+watch_list(void)
+{
+	static uint64 known = 0;
+	uint64		round = rbp_follow_round();
+	RbpHotReader *reader = NULL;
+	HASH_SEQ_STATUS seq;
+	Database   *db;
+	uint32		pending = 0;
+
+	if (round != known)
+	{
+		hash_seq_init(&seq, databases);
+		while ((db = hash_seq_search(&seq)) != NULL)
+			db->in_list = false;
+		reader = palloc(sizeof(*reader));
+	}
+	if (round != 0 && reader != NULL && rbp_hot_open(reader, RBP_FOLLOW_FILE))
+	{
+		RbpHotPart	part;
+		const uint8 *bitmap;
+		Oid			last = InvalidOid;
+
+		for (; rbp_hot_next(reader, &part, &bitmap); last = part.db)
+		{
+			db = part.db == last ? NULL : hash_search(databases, &part.db, HASH_FIND, NULL);
+			if (db != NULL)
+				db->in_list = db->requested = true;
+		}
+		rbp_hot_close(reader);
+	}
+	if (reader != NULL)
+		pfree(reader);
+	known = round;
+	hash_seq_init(&seq, databases);
+	while ((db = hash_seq_search(&seq)) != NULL)
+		pending += db->in_list;
+	rbp_follow_set_pending(pending);
+}
+
 void
 rbp_policy_launcher_main(Datum arg)
 {
@@ -413,6 +515,7 @@ rbp_policy_launcher_main(Datum arg)
 		/* without remote memory there is nothing to do */
 		if (rbp_tier_attached())
 		{
+			watch_follower();
 			process_requests(&refresh);
 			if (refresh || rbp_now_ns() >= refresh_ns)
 			{
@@ -420,6 +523,7 @@ rbp_policy_launcher_main(Datum arg)
 				refresh_ns = rbp_now_ns() + IDLE_VISIT_NS;
 				refresh = false;
 			}
+			watch_list();
 			next = next_visit(&due);
 			if (next != NULL && due == 0)
 			{

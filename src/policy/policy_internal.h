@@ -16,8 +16,10 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
+#include "base/hot_list.h"
 #include "base/relfile.h"
 #include "buffer/buffer.h"
+#include "policy/follow.h"
 
 #define RBP_POLICY_TABLE	"remote_bp_policy"
 
@@ -35,6 +37,16 @@ typedef struct RbpLoadPosition
 	uint32		new_pages;		/* pages of zeros found before it; they are
 								 * not brought into the tier */
 } RbpLoadPosition;
+
+/* How far the pages of a list were brought into the tier, of one database */
+typedef struct RbpWarmPosition
+{
+	uint64		round;			/* of the follower; 0: none yet */
+	off_t		at;				/* of a part, in the list */
+	BlockNumber block;			/* within the part */
+	bool		done;
+	bool		out_of_time;	/* the visit ended in between */
+} RbpWarmPosition;
 
 /* Result of the worker's last visit, for the launcher */
 typedef struct RbpPolicyVisit
@@ -54,6 +66,7 @@ typedef struct RbpPolicyVisit
 	bool		keep_full;		/* the maximum number of kept pages is reached */
 	RbpLoadPosition resume;		/* where the next visit continues loading;
 								 * InvalidOid: at the first relation */
+	RbpWarmPosition warm;
 } RbpPolicyVisit;
 
 /*
@@ -193,6 +206,35 @@ extern void rbp_prewarm_load_end(int code, Datum arg);
  * the block at which that happened.
  */
 extern bool rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns);
+
+/* A piece of a part of a list, and what became of its pages */
+typedef struct RbpHotPiece
+{
+	int			budget;			/* pages to read, at most */
+	int64		deadline_ns;	/* no read begins after it */
+	BlockNumber block;			/* of the part: the first one, then where it
+								 * has ended */
+	int			read;			/* pages, whatever became of them */
+	uint32		pages[RBP_FOLLOW_OUTCOMES];
+} RbpHotPiece;
+
+/*
+ * Likewise bring the missing ones of these pages into the tier, and count them as read
+ * there if they are hot.  Returns false at the end of the part.  Waits for nothing but the
+ * disk.  The relation, whose file is the part's, must be locked.
+ */
+extern bool rbp_prewarm_hot(Relation rel, const RbpHotPart *part, const uint8 *bitmap,
+							RbpHotPiece *piece);
+
+/* The rest of a visit: bring pages of the follower's list into the tier (warm.c). */
+extern void rbp_policy_warm(RbpPolicyVisit *visit);
+
+/* Transactions of the worker; they note that it runs. */
+extern void rbp_policy_begin(void);
+extern void rbp_policy_commit(void);
+
+/* The worker uses the tier for loading and warming only. */
+extern void rbp_policy_use_tier(const char *value);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);
 extern PGDLLEXPORT void rbp_policy_worker_main(Datum arg);

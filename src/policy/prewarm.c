@@ -190,6 +190,29 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 }
 
 /*
+ * Ask the operating system to read these blocks, of one segment.  This is only advice,
+ * so it does not matter if the file does not exist any more.
+ */
+static void
+advise(const Fork *fork, BlockNumber block, uint32 n)
+{
+	RbpRelFile	file = fork->file;
+	char	   *path;
+	int			fd;
+
+	file.segment = block / RELSEG_SIZE;
+	path = rbp_compat_path(&file);
+	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	if (fd >= 0)
+	{
+		(void) posix_fadvise(fd, (off_t) (block % RELSEG_SIZE) * BLCKSZ,
+							 (off_t) n * BLCKSZ, POSIX_FADV_WILLNEED);
+		(void) CloseTransientFile(fd);
+	}
+	pfree(path);
+}
+
+/*
  * Find the blocks from this one to the end of the window that are missing in
  * the tier.  If there are many, ask the operating system to read that part of
  * the file in one piece.
@@ -199,10 +222,7 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 {
 	uint32		at = block % WINDOW_BLOCKS;
 	uint32		n = Min(fork->end - block, WINDOW_BLOCKS - at);
-	RbpRelFile	file = fork->file;
 	uint32		missing = 0;
-	char	   *path;
-	int			fd;
 
 	for (uint32 i = 0; i < n; i++)
 	{
@@ -211,23 +231,8 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 			!rbp_tier_has_block(&fork->file, block + i);
 		missing += fork->missing[at + i];
 	}
-	if (missing == 0 || missing < n / 4)
-		return;
-	file.segment = block / RELSEG_SIZE;
-	path = rbp_compat_path(&file);
-
-	/*
-	 * this is only advice, so it does not matter if the file does not exist
-	 * any more
-	 */
-	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
-	if (fd >= 0)
-	{
-		(void) posix_fadvise(fd, (off_t) (block % RELSEG_SIZE) * BLCKSZ,
-							 (off_t) n * BLCKSZ, POSIX_FADV_WILLNEED);
-		(void) CloseTransientFile(fd);
-	}
-	pfree(path);
+	if (missing > 0 && missing >= n / 4)
+		advise(fork, block, n);
 }
 
 /*
@@ -605,6 +610,116 @@ rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns)
 	prewarm_blocks(&loading, rel, MAIN_FORKNUM, first, Min(next, end));
 	at->block = next;
 	return next < end && !loading.stopped;
+}
+
+/* May the block take a slot?  A hot one may take that of a page that nobody has read. */
+static bool
+may_enter(const RbpRelFile *file, BlockNumber block, uint8 class)
+{
+	return rbp_tier_has_room(file, block) ||
+		(class != RBP_HOT_SMALL && rbp_tier_has_unread(file, block));
+}
+
+/*
+ * Find the first blocks to read from this one on, no further than the end of the window, as many
+ * as the piece may still read, and ask the operating system to read each run of them.  Returns
+ * where it has ended.
+ */
+static BlockNumber
+look_for_hot(Fork *fork, BlockNumber block, const RbpHotPart *part, const uint8 *bitmap,
+			 RbpHotPiece *piece)
+{
+	const BlockNumber first = part->part * RBP_HOT_PART_BLOCKS;
+	BlockNumber end = Min(fork->end, block - block % WINDOW_BLOCKS + WINDOW_BLOCKS);
+	int			most = piece->budget - piece->read;
+	uint32		run = 0;
+
+	for (; block < end && most > 0; block++)
+	{
+		bool		missing = rbp_hot_bit(bitmap, block - first) &&
+		!rbp_tier_has_block(&fork->file, block);
+
+		if (missing && !may_enter(&fork->file, block, part->class))
+		{
+			piece->pages[RBP_FOLLOW_FULL]++;
+			missing = false;
+		}
+		fork->missing[block % WINDOW_BLOCKS] = missing;
+		most -= missing;
+		if (!missing && run > 0)
+			advise(fork, block - run, run);
+		run = missing ? run + 1 : 0;
+	}
+	if (run > 0)
+		advise(fork, block - run, run);
+	return block;
+}
+
+/* Why none of the relation's pages may be read; RBP_FOLLOW_READ: they may. */
+static RbpFollowPages
+refuse_hot(Relation rel, ForkNumber fork)
+{
+	/* on a standby, no other relation has more than an init fork */
+	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind) ||
+		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
+		!smgrexists(RelationGetSmgr(rel), fork))
+		return RBP_FOLLOW_UNKNOWN;
+	if (is_being_built(rel))
+		return RBP_FOLLOW_BUSY;
+	return is_wanted(rel) && !rbp_residency_at_limit(MyDatabaseId) ? RBP_FOLLOW_READ : RBP_FOLLOW_EXCLUDED;
+}
+
+bool
+rbp_prewarm_hot(Relation rel, const RbpHotPart *part, const uint8 *bitmap, RbpHotPiece *piece)
+{
+	static RbpLoadPosition unused;
+	const ForkNumber forknum = (ForkNumber) part->fork;
+	const BlockNumber first = part->part * RBP_HOT_PART_BLOCKS;
+	Fork		fork = {.rel = rel,.file = rbp_compat_rel_file(rel, forknum)};
+	RbpFollowPages refused = refuse_hot(rel, forknum);
+	BlockNumber block = first + piece->block;
+	BlockNumber looked = block;
+	BufferAccessStrategy strategy;
+
+	if (refused != RBP_FOLLOW_READ)
+	{
+		piece->pages[refused] += rbp_hot_count(part, bitmap, piece->block);
+		return false;
+	}
+	fork.end = (BlockNumber) Min(RelationGetNumberOfBlocksInFork(rel, forknum),
+								 (uint64) first + part->length * 8);
+	loading.at = &unused;
+	loading.deadline_ns = 1;	/* staging is not waited for */
+	loading.progress->relation = RelationGetRelid(rel);
+	loading.progress->fork = forknum;
+	strategy = GetAccessStrategy(BAS_BULKREAD);
+	for (; block < fork.end; block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (piece->read >= piece->budget || rbp_now_ns() >= piece->deadline_ns ||
+			rbp_tier_staging_is_busy())
+			break;
+		if (block >= looked)
+			looked = look_for_hot(&fork, block, part, bitmap, piece);
+		if (!fork.missing[block % WINDOW_BLOCKS])
+			continue;
+		piece->block = block - first;	/* should it fail */
+		piece->read++;
+		if (bring_into_tier(&loading, &fork, block, strategy))
+		{
+			piece->pages[RBP_FOLLOW_READ]++;
+			if (part->class != RBP_HOT_SMALL)
+				rbp_tier_touch_block(&fork.file, block);
+		}
+		else
+			piece->pages[RBP_FOLLOW_ERROR]++;
+	}
+	FreeAccessStrategy(strategy);
+	piece->block = block - first;
+	if (block < fork.end)
+		return true;
+	piece->pages[RBP_FOLLOW_BEYOND] += rbp_hot_count(part, bitmap, piece->block);
+	return false;
 }
 
 /*

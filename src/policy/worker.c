@@ -2,7 +2,8 @@
  *
  * worker.c
  *	  A visit to a database: brings the directory in line with its policies,
- *	  and loads pages that should be kept.
+ *	  loads pages that should be kept, and, on a standby, pages that are hot
+ *	  on the server that it follows.
  *
  * The worker must not disturb others.  It holds no snapshot, and no lock on a
  * relation, for longer than it takes to load a piece, so that neither VACUUM
@@ -55,8 +56,8 @@
 
 static emit_log_hook_type prev_emit_log_hook = NULL;
 
-static void
-begin(void)
+void
+rbp_policy_begin(void)
 {
 	rbp_worker_runs(RBP_WORKER_LAUNCHER);	/* which waits for this one */
 	SetCurrentStatementStartTimestamp();
@@ -64,16 +65,15 @@ begin(void)
 	PushActiveSnapshot(GetTransactionSnapshot());
 }
 
-static void
-commit(void)
+void
+rbp_policy_commit(void)
 {
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }
 
-/* The tier is used by load() only. */
-static void
-use_tier(const char *value)
+void
+rbp_policy_use_tier(const char *value)
 {
 	SetConfigOption("remote_bp.use_tier", value, PGC_SUSET, PGC_S_OVERRIDE);
 }
@@ -167,12 +167,12 @@ load_piece(const RbpPolicyRelation *r, RbpLoadPosition *at, RbpPolicyVisit *visi
 	bool		more = false;
 	Relation	rel;
 
-	begin();
+	rbp_policy_begin();
 	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
 	if (!rbp_policy_trylock_database(MyDatabaseId, false) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
-		commit();
+		rbp_policy_commit();
 		return false;
 	}
 	rel = try_relation_open(r->relid, NoLock);
@@ -187,7 +187,7 @@ load_piece(const RbpPolicyRelation *r, RbpLoadPosition *at, RbpPolicyVisit *visi
 			more = rbp_prewarm_load(rel, at, rbp_now_ns() + PIECE_NS);
 		relation_close(rel, AccessShareLock);
 	}
-	commit();
+	rbp_policy_commit();
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return more;
 }
@@ -258,7 +258,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	visit->resume.relation = InvalidOid;
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 		return;
-	use_tier("on");
+	rbp_policy_use_tier("on");
 	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
 	{
 		rbp_prewarm_load_begin();
@@ -283,7 +283,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
 	rbp_prewarm_load_end(0, (Datum) 0);
-	use_tier("off");
+	rbp_policy_use_tier("off");
 	/* the relation to continue with does not exist any more */
 	if (!found_start)
 		visit->more = true;
@@ -336,7 +336,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 
 	memset(list, 0, sizeof(*list));
 	memset(server, 0, sizeof(*server));
-	begin();
+	rbp_policy_begin();
 	got = rbp_policy_trylock_database(MyDatabaseId, false);
 	if (got)
 	{
@@ -350,7 +350,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 				*list = rbp_policy_read(table);
 		}
 	}
-	commit();
+	rbp_policy_commit();
 	MemoryContextSwitchTo(context);
 	return got;
 }
@@ -422,6 +422,7 @@ rbp_policy_worker_main(Datum arg)
 												ALLOCSET_DEFAULT_SIZES));
 	visit = *result;
 	visit.more = false;
+	visit.warm.out_of_time = false;
 	visit.table_known = read_all(&server, &list);
 	if (visit.table_known)
 	{
@@ -432,6 +433,7 @@ rbp_policy_worker_main(Datum arg)
 			rbp_residency_sweep();
 		load(list.relations, &visit);
 		count_pages(list.relations, &visit);
+		rbp_policy_warm(&visit);
 	}
 	visit.database = MyDatabaseId;
 	*result = visit;
