@@ -18,30 +18,6 @@
 
 StaticAssertDecl(sizeof(RbpHotPart) == 20, "a part has no padding");
 
-uint32_t
-rbp_hot_count(const RbpHotPart *part, const uint8_t *bitmap, uint32_t from)
-{
-	uint32_t	n = 0;
-
-	for (; from < part->length * 8u; from++)
-		n += rbp_hot_bit(bitmap, from);
-	return n;
-}
-
-int
-rbp_hot_compare(const RbpHotPart *a, const RbpHotPart *b)
-{
-	const uint32_t order[][2] = {
-		{a->class, b->class}, {a->spc, b->spc}, {a->db, b->db}, {a->rel, b->rel},
-		{a->fork, b->fork}, {a->part, b->part}
-	};
-
-	for (int i = 0; i < lengthof(order); i++)
-		if (order[i][0] != order[i][1])
-			return order[i][0] < order[i][1] ? -1 : 1;
-	return 0;
-}
-
 /*
  * ---- writing --------------------------------------------------------------------
  */

@@ -72,10 +72,30 @@ rbp_hot_bit(const uint8_t *bitmap, uint32_t block)
 }
 
 /* Number of pages from this block of the part on */
-extern uint32_t rbp_hot_count(const RbpHotPart *part, const uint8_t *bitmap, uint32_t from);
+static inline uint32_t
+rbp_hot_count(const RbpHotPart *part, const uint8_t *bitmap, uint32_t from)
+{
+	uint32_t	n = 0;
+
+	for (; from < part->length * 8u; from++)
+		n += rbp_hot_bit(bitmap, from);
+	return n;
+}
 
 /* The order of parts in a list: negative, zero or positive */
-extern int	rbp_hot_compare(const RbpHotPart *a, const RbpHotPart *b);
+static inline int
+rbp_hot_compare(const RbpHotPart *a, const RbpHotPart *b)
+{
+	const uint32_t order[6][2] = {
+		{a->class, b->class}, {a->spc, b->spc}, {a->db, b->db}, {a->rel, b->rel},
+		{a->fork, b->fork}, {a->part, b->part}
+	};
+
+	for (int i = 0; i < 6; i++)
+		if (order[i][0] != order[i][1])
+			return order[i][0] < order[i][1] ? -1 : 1;
+	return 0;
+}
 
 /*
  * Write a list.  create and finish return false, with errno set, if that is not possible;

@@ -3,8 +3,8 @@
  * follow.c
  *	  Following another server: shared state, and remote_bp_stat_follow.
  *
- * The follower alone writes the list and what is known of it; the launcher writes how many
- * databases are pending; the worker writes counters.  A round is a number, so that
+ * The follower alone writes the list and what is known of it; the launcher writes which round is
+ * done; the worker writes counters.  A round is a number, so that
  * a visit notices that another one has begun, or that there is none any more.
  *
  *-------------------------------------------------------------------------
@@ -43,7 +43,7 @@ typedef struct FollowShared
 {
 	pg_atomic_uint32 follower;	/* its pid, or 0 */
 	pg_atomic_uint64 round;
-	pg_atomic_uint32 pending;	/* databases */
+	pg_atomic_uint64 done;		/* the last round that is */
 	pg_atomic_uint32 wait;		/* RbpFollowWait */
 	pg_atomic_uint64 present[RBP_HOT_CLASSES];	/* found in the round, or read */
 	pg_atomic_uint64 pages[RBP_FOLLOW_OUTCOMES];	/* since the start */
@@ -120,8 +120,6 @@ begin_round(void)
 {
 	for (int i = 0; i < RBP_HOT_CLASSES; i++)
 		pg_atomic_write_u64(&shared->present[i], 0);
-	/* not idle before the launcher knows how many databases there are */
-	pg_atomic_write_u32(&shared->pending, 1);
 	pg_atomic_write_u64(&shared->round, (uint64) rbp_now_ns());
 	rbp_worker_wake(RBP_WORKER_LAUNCHER);
 }
@@ -131,6 +129,8 @@ rbp_follow_new_list(const RbpHotHeader *header, int64 age_ms, const char *server
 {
 	bool		told;
 
+	/* the list is not that of the last round any more */
+	pg_atomic_write_u64(&shared->round, 0);
 	rbp_lock_exclusive(&shared->lock);
 	told = shared->taken_at != 0 && !shared->failing && strcmp(shared->server, server) == 0;
 	shared->taken_at = GetCurrentTimestamp() - age_ms * 1000;
@@ -178,7 +178,7 @@ rbp_follow_watch_cache(void)
 
 	if (now - looked_at < NS_PER_S || !rbp_page_cache_refaults(&refaults))
 		return;
-	if (looked_at != 0 && pg_atomic_read_u32(&shared->pending) == 0)
+	if (looked_at != 0 && pg_atomic_read_u64(&shared->done) == rbp_follow_round())
 		pg_atomic_write_u64(&shared->refaults, 1 + (refaults - before) * NS_PER_S / (now - looked_at));
 	before = refaults;
 	looked_at = now;
@@ -195,9 +195,9 @@ rbp_follow_round(void)
 }
 
 void
-rbp_follow_set_pending(uint32 databases)
+rbp_follow_set_done(uint64 round)
 {
-	pg_atomic_write_u32(&shared->pending, databases);
+	pg_atomic_write_u64(&shared->done, round);
 }
 
 void
@@ -230,7 +230,7 @@ rbp_follow_usual_refaults(void)
 
 /* The state, and the reason of a wait, perhaps in buf, or NULL. */
 static const char *
-state(bool has_list, const char **reason, char *buf, Size len)
+state(const char **reason, char *buf, Size len)
 {
 	static const char *const waits[RBP_FOLLOW_WAITS] = {
 		[RBP_FOLLOW_NO_TIER] = "the tier cannot be used",
@@ -240,6 +240,7 @@ state(bool has_list, const char **reason, char *buf, Size len)
 		[RBP_FOLLOW_PAGE_CACHE] = "the page cache reads pages again that it had evicted",
 	};
 	RbpFollowWait wait = (RbpFollowWait) pg_atomic_read_u32(&shared->wait);
+	uint64		round = rbp_follow_round();
 
 	*reason = NULL;
 	if (rbp_guc_follow[0] == '\0')
@@ -250,9 +251,9 @@ state(bool has_list, const char **reason, char *buf, Size len)
 	if (rbp_tier_unusable_reason(buf, len) || rbp_worker_away(RBP_WORKER_LAUNCHER, buf, len))
 		return "waiting";
 	*reason = NULL;
-	if (!has_list)
+	if (round == 0)
 		return "connecting";
-	if (pg_atomic_read_u32(&shared->pending) == 0)
+	if (pg_atomic_read_u64(&shared->done) == round)
 		return "up to date";
 	*reason = waits[wait];
 	return wait == RBP_FOLLOW_GOES_ON ? "warming" : "waiting";
@@ -278,7 +279,7 @@ rbp_sql_stat_follow(PG_FUNCTION_ARGS)
 	rbp_lock_shared(&shared->lock);
 	now = *shared;
 	rbp_lock_release(&shared->lock);
-	values[STATE] = CStringGetTextDatum(state(now.taken_at != 0, &reason, buf, sizeof(buf)));
+	values[STATE] = CStringGetTextDatum(state(&reason, buf, sizeof(buf)));
 	nulls[REASON] = reason == NULL;
 	values[REASON] = CStringGetTextDatum(reason != NULL ? reason : "");
 	nulls[SERVER] = now.server[0] == '\0';

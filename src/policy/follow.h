@@ -53,8 +53,8 @@ extern void rbp_follow_watch_cache(void);
 /* The current round; 0: none */
 extern uint64 rbp_follow_round(void);
 
-/* Whose databases are not done yet, so many */
-extern void rbp_follow_set_pending(uint32 databases);
+/* All databases of that round are done. */
+extern void rbp_follow_set_done(uint64 round);
 
 /* Why no pages are read for the moment */
 typedef enum RbpFollowWait

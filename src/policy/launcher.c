@@ -436,7 +436,7 @@ watch_follower(void)
 	pause_ns = handle == NULL ? FOLLOWER_PAUSE_NS : Max(pause_ns, PAUSE_NS);
 }
 
-/* Have the databases that are in the list of a new round visited, and tell how many are left. */
+/* Have the databases that are in the list of a new round visited, and tell when all are done. */
 static void
 watch_list(void)
 {
@@ -445,7 +445,7 @@ watch_list(void)
 	RbpHotReader *reader = NULL;
 	HASH_SEQ_STATUS seq;
 	Database   *db;
-	uint32		pending = 0;
+	bool		pending = false;
 
 	if (round != known)
 	{
@@ -473,8 +473,9 @@ watch_list(void)
 	known = round;
 	hash_seq_init(&seq, databases);
 	while ((db = hash_seq_search(&seq)) != NULL)
-		pending += db->in_list;
-	rbp_follow_set_pending(pending);
+		pending = pending || db->in_list;
+	if (!pending)
+		rbp_follow_set_done(round);
 }
 
 void
