@@ -36,6 +36,8 @@
  *
  *	few-hot-pages		a list of hot pages has room for four bitmaps only, and its
  *						scan takes a second
+ *	slow-lookup			two seconds pass between finding a relation by its file and
+ *						locking it, to read hot pages
  *	mix-spill			each temporary block goes to a file or to a donor at
  *						random
  *	kill-changing		the lease worker is killed when it begins to change the

@@ -35,6 +35,7 @@
 
 #include "base/compat.h"
 #include "base/guc.h"
+#include "base/injection_point.h"
 #include "base/page_cache.h"
 #include "base/wait.h"
 #include "buffer/buffer.h"
@@ -199,6 +200,8 @@ warm_piece(const RbpHotPart *part, const uint8 *bitmap, RbpHotPiece *piece)
 	rbp_policy_begin();
 	pgstat_report_activity(STATE_RUNNING, "reading hot pages");
 	relid = RelidByRelfilenumber(part->spc, part->rel);
+	if (RBP_INJECTION_POINT("slow-lookup"))
+		pg_usleep(2000000);
 	piece->deadline_ns = rbp_now_ns() + LOCK_NS;
 	if (OidIsValid(relid))
 	{
