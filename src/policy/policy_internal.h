@@ -44,6 +44,7 @@ typedef struct RbpWarmPosition
 	uint64		round;			/* of the follower; 0: none yet */
 	off_t		at;				/* of a part, in the list */
 	BlockNumber block;			/* within the part */
+	bool		counted;		/* what was present of it */
 	bool		done;
 	bool		out_of_time;	/* the visit ended in between */
 } RbpWarmPosition;

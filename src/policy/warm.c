@@ -240,18 +240,18 @@ account(const RbpHotPart *part, const RbpHotPiece *piece)
 }
 
 /*
- * Count the pages of the part from that block on that the tier has.  Returns whether others
- * are missing, without looking at the relation.
+ * Count the pages of the part that the tier has.  Returns whether others are missing, without
+ * looking at the relation.
  */
 static bool
-count_present(const RbpHotPart *part, const uint8 *bitmap, BlockNumber from)
+count_present(const RbpHotPart *part, const uint8 *bitmap)
 {
 	const RbpRelFile file = {.spc = part->spc,.db = part->db,.rel = part->rel,.fork = part->fork};
 	BlockNumber first = part->part * RBP_HOT_PART_BLOCKS;
 	uint32		present = 0;
 	uint32		missing = 0;
 
-	for (BlockNumber i = from; i < part->length * 8u; i++)
+	for (BlockNumber i = 0; i < part->length * 8u; i++)
 	{
 		if (!rbp_hot_bit(bitmap, i))
 			continue;
@@ -319,7 +319,6 @@ warm_parts(RbpHotReader *reader, RbpPolicyVisit *visit)
 	while (goes_on)
 	{
 		bool		failed = false;
-		bool		begun = visit->warm.block > 0;
 
 		reader->at = visit->warm.at;
 		if (!rbp_hot_next(reader, &part, &bitmap))
@@ -328,16 +327,19 @@ warm_parts(RbpHotReader *reader, RbpPolicyVisit *visit)
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
-		/* where the rest of a part is read, what is present was counted */
 		if (part.db == MyDatabaseId && (part.rel != bad.rel || part.spc != bad.spc) &&
-			(begun || count_present(&part, bitmap, 0)))
+			(visit->warm.counted || count_present(&part, bitmap)))
+		{
+			visit->warm.counted = true;
 			goes_on = warm_part(&part, bitmap, visit, &failed);
+		}
 		if (failed)
 			bad = part;
 		if (goes_on)
 		{
 			visit->warm.at = reader->at;
 			visit->warm.block = 0;
+			visit->warm.counted = false;
 		}
 	}
 }
