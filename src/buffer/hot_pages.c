@@ -55,7 +55,8 @@ PG_FUNCTION_INFO_V1(rbp_sql_hot_pages_info);
 typedef struct HotPagesShared
 {
 	pg_atomic_uint32 scanning;	/* a process is */
-	pg_atomic_uint32 has_result;	/* there is a file of this life of the server */
+	pg_atomic_uint32 has_result;	/* there is a file of this life of the
+									 * server */
 	pg_atomic_uint64 next_ns;	/* when the next scan may begin */
 } HotPagesShared;
 

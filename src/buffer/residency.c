@@ -216,7 +216,7 @@ rbp_residency_at_limit(Oid database)
 {
 	int64		limit = rbp_residency_limit(database);
 
-	return limit >= 0 && 
+	return limit >= 0 &&
 		(int64) rbp_directory_database_pages(rbp_dir, rbp_space_find(RBP_ALL_TABLESPACES, database)) >= limit;
 }
 

@@ -42,7 +42,6 @@ sub cannot_follow
 	ok(wait_for('the reason', sub { $error = followed($standby)->{last_error}; $error =~ $why }, 120), "$name: the view says why") or diag($error);
 	is(told($offset, qr/LOG: .*remote_bp: could not get names of hot pages: .*$why/), 1, "$name: the log says it once");
 	is(followed($standby)->{pages_read}, $read, "$name: nothing is read");
-	is($standby->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_activity WHERE state IS NULL AND backend_type IS NULL'), 0, "$name: the server goes on");
 	return;
 }
 
@@ -78,8 +77,8 @@ $primary->safe_psql('liar', q{CREATE OR REPLACE FUNCTION remote_bp_hot_pages(OUT
 	RETURNS SETOF record LANGUAGE sql AS 'SELECT 1663::oid, 5::oid, 16384::oid, ''main'', i, 0, decode(repeat(''ff'', 1024), ''hex'') FROM generate_series(0, 100000) i'});
 cannot_follow($primary->connstr('liar'), qr/the list is too long/, 'a list that is too long');
 $primary->safe_psql('liar', q{CREATE OR REPLACE FUNCTION remote_bp_hot_pages(OUT tablespace oid, OUT database oid, OUT relfilenode oid, OUT fork text, OUT part int, OUT class int, OUT bitmap bytea)
-	RETURNS SETOF record LANGUAGE sql AS 'SELECT 1663::oid, 5::oid, 16384::oid, ''main'', 1, 0, decode(repeat(''ff'', 400000000), ''hex'')'});
-cannot_follow($primary->connstr('liar'), qr/out of memory|bitmap is invalid|too slow|lost synchronization|array size|invalid memory alloc|statement timeout/, 'a row of absurd size');
+	RETURNS SETOF record LANGUAGE sql AS 'SELECT 1663::oid, 5::oid, 16384::oid, ''main'', 1, 0, convert_to(repeat(''x'', 280000000), ''UTF8'')'});
+cannot_follow($primary->connstr('liar'), qr/memory/, 'a row of absurd size');
 $primary->safe_psql('liar', q{CREATE OR REPLACE FUNCTION remote_bp_hot_pages_info(OUT system_identifier bigint, OUT timeline int, OUT format int, OUT age_ms bigint, OUT complete bool)
 	RETURNS record LANGUAGE sql AS 'SELECT system_identifier, 1, 2, 0::bigint, true FROM pg_control_system()'});
 cannot_follow($primary->connstr('liar'), qr/another version of the extension/, 'another format');
