@@ -16,10 +16,10 @@ use Time::HiRes qw(time);
 need_test_build();
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '128MB');
-my $node = new_cluster('hot', broker => $broker, test_build => 1, shared_buffers => '2MB', conf => "remote_bp.io_timeout = '5s'\n");
+my $node = new_cluster('hot', broker => $broker, test_build => 1, shared_buffers => '6MB', conf => "remote_bp.io_timeout = '5s'\n");
 wait_leased($node, 64) or BAIL_OUT('no memory');
 make_table($node, 't', 16);
-make_table($node, 'small', 1, index => 0);
+make_table($node, 'small', 1);
 my $go_on = hold_policy_worker($node);
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -52,12 +52,16 @@ is(classes('t'), '', 'pages that are nowhere are not named');
 sql(q{SELECT remote_bp_prewarm('t')});
 evict_buffers($node);
 wait_still($node, qw(captures pushes staged_pages));
-is(classes('t'), "2 $pages", 'pages that the tier has, and nobody has read, are of class 2');
-sql(q{SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT sum(v) FROM t WHERE id BETWEEN 1 AND 800});
+# Some of them come to the main queue at once, since they were written while they were there before.
+like(classes('t'), qr/^(1 \d{1,2}, )?2 \d+$/, 'pages that the tier has, and nobody has read, are of class 2');
+is(sql("SELECT count(DISTINCT block), count(*) FROM ($blocks) b WHERE relfilenode = pg_relation_filenode('t') AND fork = 'main'"), "$pages|$pages", 'each of them is named, once');
+my $read = 'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT sum(v) FROM';
+sql("$read t WHERE id BETWEEN 1 AND 800");
 evict_buffers($node);
-is(classes('t'), '1 100, 2 ' . ($pages - 100), 'pages that were read from the tier are of class 1');
+like(classes('t'), qr/^1 1\d\d, 2 \d+$/, 'some were read');
+is(sql("SELECT min(class), max(class), count(*) FROM ($blocks) b WHERE relfilenode = pg_relation_filenode('t') AND fork = 'main' AND block < 100"), '1|1|100', 'pages that were read from the tier are of class 1');
 sql(q{SELECT remote_bp_prewarm('small')});
-sql(q{SELECT sum(v) FROM small}) for 1 .. 3;
+sql("$read small WHERE id > 0") for 1 .. 3;
 is(classes('small'), '0 ' . sql(q{SELECT pg_relation_size('small') / 8192}), 'pages that shared buffers have are of class 0 alone');
 like(classes('t', 'vm'), qr/^(|[012] 1)$/, 'the visibility map has a page');
 is(sql("SELECT count(*) FROM ($blocks) b WHERE fork NOT IN ('main', 'vm') OR database = 0"), 0, 'there are no other forks, nor relations of all databases');
@@ -97,7 +101,7 @@ $node->reload;
 $node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', 'few-hot-pages');
 sql(q{SELECT remote_bp_prewarm('t')});
 evict_buffers($node);
-sql(q{SELECT sum(v) FROM small}) for 1 .. 3;
+sql("$read small WHERE id > 0") for 1 .. 3;
 is(wait_for('a short list', sub { sql('SELECT complete FROM remote_bp_hot_pages_info()') eq 'f' }, 120), 1, 'a list that is not complete says so');
 is(sql('SELECT count(*), count(*) FILTER (WHERE class = 2), bool_or(class = 0) FROM remote_bp_hot_pages()'), '4|0|t', 'pages that were never read are left out first');
 
@@ -117,6 +121,8 @@ wait_for('the next scan', sub { sql(q{SELECT age_ms > 20000 FROM remote_bp_hot_p
 $node->psql('postgres', q{SET statement_timeout = '100ms'; SELECT count(*) FROM remote_bp_hot_pages()});
 is(sql('SELECT count(*) FROM remote_bp_hot_pages()'), 4, 'a list is there after a scan was cancelled');
 
+is_clean($node);
+
 #---- a start -----------------------------------------------------------------------
 
 sql(q{ALTER SYSTEM RESET remote_bp.injection_point});
@@ -124,7 +130,7 @@ $go_on->();
 $node->restart;
 cmp_ok(sql('SELECT count(*) FROM remote_bp_hot_pages() WHERE class > 0'), '>=', 0, 'a list is taken after a start');
 is(sql('SELECT complete FROM remote_bp_hot_pages_info()'), 't', 'and not that of before');
-is_clean($node);
+is_clean($node, 'a start', no_compare => 1);
 $node->stop;
 
 done_testing();
