@@ -51,11 +51,12 @@ follow($standby, conninfo($primary));
 ok(wait_up_to_date($standby), 'the standby is up to date after a while');
 my $now = followed($standby);
 # Pages that are written meanwhile, by restartpoints, come with the next list.
-ok(wait_for('pages', sub { held($standby, 't') == size('t') }), 'all of a table that the primary has in its tier is in that of the standby') or diag(explain(followed($standby)));
+cmp_ok(held($primary, 't'), '>=', size('t') * 0.99, 'the primary has a table in its tier');
+ok(wait_for('pages', sub { held($standby, 't') >= held($primary, 't') }), 'all of a table that the primary has in its tier is in that of the standby') or diag(explain(followed($standby)));
 cmp_ok(held($standby, 't_id'), '>=', size('t_id') - 2, 'so is its index');
 is(held($standby, 'o', 'other'), $primary->safe_psql('other', q{SELECT pg_relation_size('o') / 8192}), 'and a table of another database');
 cmp_ok(held($standby, 'cold'), '<', 10, 'a table that is not hot is not');
-cmp_ok($now->{pages_read}, '>=', size('t'), 'the view tells how many were read');
+cmp_ok($now->{pages_read}, '>=', size('t') * 0.9, 'the view tells how many were read');
 is($now->{server}, $primary->host . ':' . $primary->port, 'and from where the list is');
 cmp_ok($now->{names_small}, '>', 0, 'and how many there are');
 cmp_ok($now->{"present_$_"}, '<=', $now->{"names_$_"}, "and how many are present, at most all ($_)") for qw(buffers main small);
@@ -82,7 +83,7 @@ is_clean($standby, 'standby');
 
 evict_tables($standby, 't');
 ok(wait_up_to_date($standby), 'it goes on');
-ok(wait_for('pages', sub { held($standby, 't') == size('t') }), 'pages that have left the tier are read again');
+ok(wait_for('pages', sub { held($standby, 't') >= held($primary, 't') }), 'pages that have left the tier are read again');
 $primary->safe_psql('postgres', q{SELECT remote_bp_set_policy('t_id', 'none')});
 $primary->wait_for_catchup($standby);
 ok(wait_for('the policy', sub { held($standby, 't_id') == 0 }), 'a policy excludes the index');
@@ -112,7 +113,7 @@ ok(wait_leased($standby, 64), 'the standby has its memory back');
 my $second = new_standby($standby, 'second', conf => "hot_standby_feedback = off\n");
 follow($second, conninfo($standby));
 ok(wait_up_to_date($standby) && wait_up_to_date($second), 'cascading: both are up to date');
-ok(wait_for('pages', sub { held($second, 't') == size('t') }), 'cascading: pages come to the second standby');
+ok(wait_for('pages', sub { held($second, 't') >= held($standby, 't') }), 'cascading: pages come to the second standby');
 same_content($primary, $second, 't', 'cascading: they are right');
 is_clean($second, 'second');
 
