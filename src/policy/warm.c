@@ -195,10 +195,12 @@ warm_piece(const RbpHotPart *part, const uint8 *bitmap, RbpHotPiece *piece)
 	RbpFollowPages refused = RBP_FOLLOW_UNKNOWN;
 	Relation	rel = NULL;
 	bool		more = false;
+	char		what[80];
 	Oid			relid;
 
 	rbp_policy_begin();
-	pgstat_report_activity(STATE_RUNNING, "reading hot pages");
+	snprintf(what, sizeof(what), "reading hot pages of relation file %u/%u/%u", part->spc, part->db, part->rel);
+	pgstat_report_activity(STATE_RUNNING, what);
 	relid = RelidByRelfilenumber(part->spc, part->rel);
 	if (RBP_INJECTION_POINT("slow-lookup"))
 		pg_usleep(2000000);

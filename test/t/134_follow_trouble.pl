@@ -19,7 +19,13 @@ my $broker = start_broker();
 my $donor = start_donor($broker, memory => '256MB');
 my $primary = follow_primary('primary', $broker, conf => "listen_addresses = '127.0.0.1'\n");
 my $standby = new_standby($primary, 'standby');
-my $pages = $primary->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});
+
+# Pages of the table
+sub held
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', q{SELECT coalesce(sum(pages + staged_pages), 0) FROM remote_bp_relations WHERE relation = 't'::regclass AND fork = 'main'});
+}
 
 # In the log since then: lines with that, when there were some more tries
 sub told
@@ -57,7 +63,7 @@ cannot_follow($primary->connstr('bare'), qr/the database does not have the exten
 cannot_follow(conninfo($primary, 'user=nobody'), qr/permission denied/, 'no privilege');
 cannot_follow(conninfo($primary, 'port=1'), qr/connection to server .*failed/, 'no server');
 cannot_follow("password=secret that is not quoted", qr/remote_bp\.follow is no valid connection string/, 'a string that is none');
-unlike(log_since($standby, 0), qr/secret/, 'what is in it is not told');
+unlike(followed($standby)->{last_error}, qr/secret/, 'what is in it is not shown');
 cannot_follow('host=127.0.0.1 port=' . $primary->port . ' dbname=postgres target_session_attrs=standby', qr/session is not|is not in hot standby|standby/, 'a server that is not meant');
 $stranger->stop;
 
@@ -104,18 +110,21 @@ is($now->{pages_read}, $before->{pages_read}, 'nothing is read for them');
 evict_tables($standby, 't', 't_id');
 follow($standby, conninfo($primary));
 ok(wait_up_to_date($standby), 'the primary can be followed after all that');
-is($standby->safe_psql('postgres', q{SELECT sum(pages + staged_pages) FROM remote_bp_relations WHERE relation = 't'::regclass AND fork = 'main'}), $pages, 'its pages are read');
+ok(wait_for('pages', sub { held($standby) >= held($primary) }), 'its pages are read');
+my $pages = held($standby);
+cmp_ok($pages, '>', 1900, 'and these are many');
 my $offset = log_size($standby);
 $primary->stop;
 ok(wait_for('an error', sub { followed($standby)->{last_error} =~ /connection to server/ }), 'away: the view says so');
 is(told($offset, qr/could not get names of hot pages/), 1, 'away: the log says it once');
 evict_tables($standby, 't');
-ok(wait_for('pages', sub { $standby->safe_psql('postgres', q{SELECT sum(pages + staged_pages) FROM remote_bp_relations WHERE relation = 't'::regclass AND fork = 'main'}) == $pages }, 120),
+cmp_ok(held($standby), '<', $pages, 'away: pages have left the tier');
+ok(wait_for('pages', sub { held($standby) >= $pages }, 120),
 	'away: the last list is used');
 $primary->start;
 wait_leased($primary, 64) or BAIL_OUT('no memory');
 ok(wait_up_to_date($standby), 'back: it is followed again, though it is cold');
-is($standby->safe_psql('postgres', q{SELECT sum(pages + staged_pages) FROM remote_bp_relations WHERE relation = 't'::regclass AND fork = 'main'}), $pages, 'back: a short list takes nothing away');
+cmp_ok(held($standby), '>=', $pages * 0.98, 'back: a short list takes nothing away');
 log_tells($standby, $offset, qr/could not get names.*remote_bp: following server/s, 'back: the log says so');
 
 #---- it says nothing ---------------------------------------------------------------------
