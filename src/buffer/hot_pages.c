@@ -438,11 +438,7 @@ hold_result(void)
 Datum
 rbp_sql_hot_pages(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		TABLESPACE, DATABASE, RELFILENODE, FORK, PART, CLASS, BITMAP, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	RbpHotReader *reader = hold_result();
 	RbpHotPart	part;
 	const uint8 *bitmap;
@@ -450,21 +446,19 @@ rbp_sql_hot_pages(PG_FUNCTION_ARGS)
 	while (rbp_hot_next(reader, &part, &bitmap))
 	{
 		char		bytes[VARHDRSZ + RBP_HOT_BITMAP_BYTES] pg_attribute_aligned(MAXIMUM_ALIGNOF);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		RbpRow		row = {0};
 
 		CHECK_FOR_INTERRUPTS();
 		memcpy(bytes + VARHDRSZ, bitmap, part.length);
 		SET_VARSIZE(bytes, VARHDRSZ + part.length);
-		values[TABLESPACE] = ObjectIdGetDatum(part.spc);
-		values[DATABASE] = ObjectIdGetDatum(part.db);
-		values[RELFILENODE] = ObjectIdGetDatum(part.rel);
-		values[FORK] = CStringGetTextDatum(forkNames[part.fork]);
-		values[PART] = Int32GetDatum((int32) part.part);
-		values[CLASS] = Int32GetDatum(part.class);
-		values[BITMAP] = PointerGetDatum(bytes);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-		pfree(DatumGetPointer(values[FORK]));
+		rbp_row_put(&row, "tablespace", ObjectIdGetDatum(part.spc), false);
+		rbp_row_put(&row, "database", ObjectIdGetDatum(part.db), false);
+		rbp_row_put(&row, "relfilenode", ObjectIdGetDatum(part.rel), false);
+		rbp_row_text(&row, "fork", forkNames[part.fork]);
+		rbp_row_put(&row, "part", Int32GetDatum((int32) part.part), false);
+		rbp_row_put(&row, "class", Int32GetDatum(part.class), false);
+		rbp_row_put(&row, "bitmap", PointerGetDatum(bytes), false);
+		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;
 }
@@ -472,20 +466,15 @@ rbp_sql_hot_pages(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_hot_pages_info(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		SYSTEM_IDENTIFIER, TIMELINE, FORMAT, AGE_MS, COMPLETE, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	const RbpHotHeader *header = &hold_result()->header;
-	Datum		values[COLUMNS];
-	bool		nulls[COLUMNS] = {0};
+	RbpRow		row = {0};
 
-	values[SYSTEM_IDENTIFIER] = Int64GetDatum((int64) header->system);
-	values[TIMELINE] = Int32GetDatum((int32) header->timeline);
-	values[FORMAT] = Int32GetDatum((int32) header->format);
-	values[AGE_MS] = Int64GetDatum(TimestampDifferenceMilliseconds(header->taken_at, GetCurrentTimestamp()));
-	values[COMPLETE] = BoolGetDatum(header->complete);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	rbp_row_put(&row, "system_identifier", Int64GetDatum((int64) header->system), false);
+	rbp_row_put(&row, "timeline", Int32GetDatum((int32) header->timeline), false);
+	rbp_row_put(&row, "format", Int32GetDatum((int32) header->format), false);
+	rbp_row_put(&row, "age_ms", Int64GetDatum(TimestampDifferenceMilliseconds(header->taken_at, GetCurrentTimestamp())), false);
+	rbp_row_put(&row, "complete", BoolGetDatum(header->complete), false);
+	rbp_sql_add_row(rsinfo, &row);
 	return (Datum) 0;
 }

@@ -46,13 +46,11 @@ PG_MODULE_MAGIC;
 
 extern PGDLLEXPORT void rbp_follower_main(Datum arg);
 
-#define NS_PER_S		INT64CONST(1000000000)
-#define NS_PER_MS		INT64CONST(1000000)
 
-#define SILENCE_NS		(10 * NS_PER_S)
-#define FETCH_NS		(120 * NS_PER_S)
-#define PAUSE_NS		NS_PER_S
-#define MAX_PAUSE_NS	(60 * NS_PER_S)
+#define SILENCE_NS		(10 * NANOS_PER_S)
+#define FETCH_NS		(120 * NANOS_PER_S)
+#define PAUSE_NS		NANOS_PER_S
+#define MAX_PAUSE_NS	(60 * NANOS_PER_S)
 
 /* More memory than this is not needed, beside what there is at the start */
 #define MAX_MEMORY		(256 * 1024 * 1024)
@@ -110,7 +108,7 @@ wait_socket(int event)
 	if (left <= 0)
 		return fail(silent_until < fetch_until ? "the server does not answer" : "the server is too slow");
 	if (WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH | event,
-						  PQsocket(conn), (long) Min(left / NS_PER_MS + 1, 1000),
+						  PQsocket(conn), (long) Min(left / NANOS_PER_MS + 1, 1000),
 						  rbp_wait_events[RBP_WAIT_MAIN]) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
@@ -379,7 +377,7 @@ rbp_follower_main(Datum arg)
 
 		if (now >= next_ns && follow())
 		{
-			next_ns = now + rbp_guc_follow_interval * NS_PER_S;
+			next_ns = now + rbp_guc_follow_interval * NANOS_PER_S;
 			pause_ns = PAUSE_NS;
 		}
 		else if (now >= next_ns && goes_on())
@@ -389,7 +387,7 @@ rbp_follower_main(Datum arg)
 			pause_ns = Min(pause_ns * 2, MAX_PAUSE_NS);
 		}
 		rbp_follow_watch_cache();
-		rbp_wait_latch(RBP_WAIT_MAIN, (long) Max(Min((next_ns - rbp_now_ns()) / NS_PER_MS, 500), 0) + 1);
+		rbp_wait_latch(RBP_WAIT_MAIN, (long) Max(Min((next_ns - rbp_now_ns()) / NANOS_PER_MS, 500), 0) + 1);
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
 		{

@@ -32,7 +32,6 @@
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_follow);
 
-#define NS_PER_S		INT64CONST(1000000000)
 
 /* A list is used for so long if no new one can be had. */
 #define LIST_MAX_AGE_MS	(3600 * 1000)
@@ -164,7 +163,7 @@ rbp_follow_failed(const char *reason)
 				(errmsg("remote_bp: could not get names of hot pages: %s", reason)));
 	if (!usable)
 		drop_list();
-	else if (rbp_now_ns() - (int64) rbp_follow_round() >= rbp_guc_follow_interval * NS_PER_S)
+	else if (rbp_now_ns() - (int64) rbp_follow_round() >= rbp_guc_follow_interval * NANOS_PER_S)
 		begin_round();
 }
 
@@ -176,10 +175,10 @@ rbp_follow_watch_cache(void)
 	int64		now = rbp_now_ns();
 	uint64		refaults;
 
-	if (now - looked_at < NS_PER_S || !rbp_page_cache_refaults(&refaults))
+	if (now - looked_at < NANOS_PER_S || !rbp_page_cache_refaults(&refaults))
 		return;
 	if (looked_at != 0 && pg_atomic_read_u64(&shared->done) == rbp_follow_round())
-		pg_atomic_write_u64(&shared->refaults, 1 + (refaults - before) * NS_PER_S / (now - looked_at));
+		pg_atomic_write_u64(&shared->refaults, 1 + (refaults - before) * NANOS_PER_S / (now - looked_at));
 	before = refaults;
 	looked_at = now;
 }
@@ -262,40 +261,39 @@ state(const char **reason, char *buf, Size len)
 Datum
 rbp_sql_stat_follow(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		STATE, REASON, SERVER, LIST_TAKEN_AT, NAMES_BUFFERS, NAMES_MAIN, NAMES_SMALL,
-		PRESENT_BUFFERS, PRESENT_MAIN, PRESENT_SMALL, PAGES_READ, SKIPPED_UNKNOWN,
-		SKIPPED_BUSY, SKIPPED_EXCLUDED, SKIPPED_FULL, SKIPPED_BEYOND, SKIPPED_ERROR, LAST_ERROR,
-		LAST_ERROR_AT, COLUMNS
+	static const char *const names[RBP_HOT_CLASSES] = {"names_buffers", "names_main", "names_small"};
+	static const char *const present[RBP_HOT_CLASSES] = {"present_buffers", "present_main", "present_small"};
+	static const char *const pages[RBP_FOLLOW_OUTCOMES] = {
+		[RBP_FOLLOW_READ] = "pages_read",
+		[RBP_FOLLOW_UNKNOWN] = "skipped_unknown",
+		[RBP_FOLLOW_BUSY] = "skipped_busy",
+		[RBP_FOLLOW_EXCLUDED] = "skipped_excluded",
+		[RBP_FOLLOW_FULL] = "skipped_full",
+		[RBP_FOLLOW_BEYOND] = "skipped_beyond",
+		[RBP_FOLLOW_ERROR] = "skipped_error",
 	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	FollowShared now;
-	Datum		values[COLUMNS];
-	bool		nulls[COLUMNS] = {0};
+	RbpRow		row = {0};
 	const char *reason;
 	char		buf[256];
 
 	rbp_lock_shared(&shared->lock);
 	now = *shared;
 	rbp_lock_release(&shared->lock);
-	values[STATE] = CStringGetTextDatum(state(&reason, buf, sizeof(buf)));
-	nulls[REASON] = reason == NULL;
-	values[REASON] = CStringGetTextDatum(reason != NULL ? reason : "");
-	nulls[SERVER] = now.server[0] == '\0';
-	values[SERVER] = CStringGetTextDatum(now.server);
-	nulls[LIST_TAKEN_AT] = now.taken_at == 0;
-	values[LIST_TAKEN_AT] = TimestampTzGetDatum(now.taken_at);
+	rbp_row_text(&row, "state", state(&reason, buf, sizeof(buf)));
+	rbp_row_text(&row, "reason", reason);
+	rbp_row_text(&row, "server", now.server);
+	rbp_row_put(&row, "list_taken_at", TimestampTzGetDatum(now.taken_at), now.taken_at == 0);
 	for (int i = 0; i < RBP_HOT_CLASSES; i++)
 	{
-		values[NAMES_BUFFERS + i] = Int64GetDatum((int64) now.names[i]);
-		values[PRESENT_BUFFERS + i] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->present[i]));
+		rbp_row_count(&row, names[i], now.names[i]);
+		rbp_row_count(&row, present[i], pg_atomic_read_u64(&shared->present[i]));
 	}
 	for (int i = 0; i < RBP_FOLLOW_OUTCOMES; i++)
-		values[PAGES_READ + i] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->pages[i]));
-	nulls[LAST_ERROR] = nulls[LAST_ERROR_AT] = now.error[0] == '\0';
-	values[LAST_ERROR] = CStringGetTextDatum(now.error);
-	values[LAST_ERROR_AT] = TimestampTzGetDatum(now.error_at);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		rbp_row_count(&row, pages[i], pg_atomic_read_u64(&shared->pages[i]));
+	rbp_row_text(&row, "last_error", now.error);
+	rbp_row_put(&row, "last_error_at", TimestampTzGetDatum(now.error_at), now.error[0] == '\0');
+	rbp_sql_add_row(rsinfo, &row);
 	return (Datum) 0;
 }

@@ -56,7 +56,7 @@
 #define PAUSE_NS		NANOS_PER_S
 
 /* Longest pause before a follower that has failed is started again; it doubles each time */
-#define FOLLOWER_PAUSE_NS	(60 * NS_PER_S)
+#define FOLLOWER_PAUSE_NS	(60 * NANOS_PER_S)
 
 typedef struct Database
 {

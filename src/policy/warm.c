@@ -43,19 +43,17 @@
 #include "policy/follow.h"
 #include "policy/policy_internal.h"
 
-#define NS_PER_S		INT64CONST(1000000000)
-#define NS_PER_MS		INT64CONST(1000000)
 
 /* Warming ends a visit after this time, so that other databases get their turn */
-#define VISIT_NS		(10 * NS_PER_S)
+#define VISIT_NS		(10 * NANOS_PER_S)
 
 /* ... and after this time, if it has to give way */
-#define PATIENCE_NS		NS_PER_S
+#define PATIENCE_NS		NANOS_PER_S
 
 /* A relation stays locked no longer than 200 ms, a page that takes long to read included */
-#define LOCK_NS			(150 * NS_PER_MS)
+#define LOCK_NS			(150 * NANOS_PER_MS)
 
-#define BURST_NS		(200 * NS_PER_MS)
+#define BURST_NS		(200 * NANOS_PER_MS)
 
 /* Fewer pages are not worth a transaction, unless the rate is low */
 #define PIECE_PAGES		64
@@ -108,11 +106,11 @@ page_cache_is_short(void)
 	int64		now = rbp_now_ns();
 	uint64		refaults;
 
-	if (usual < 0 || now - looked_at < NS_PER_S || !rbp_page_cache_refaults(&refaults))
+	if (usual < 0 || now - looked_at < NANOS_PER_S || !rbp_page_cache_refaults(&refaults))
 		return is_short;
 	if (looked_at != 0)
 		is_short = ((int64) (refaults - before) - (int64) (pages_read - read_before) * OS_PAGES) *
-			NS_PER_S / (now - looked_at) > 2 * usual + MAX_REFAULTS;
+			NANOS_PER_S / (now - looked_at) > 2 * usual + MAX_REFAULTS;
 	looked_at = now;
 	before = refaults;
 	read_before = pages_read;
@@ -139,7 +137,7 @@ why_wait(void)
 static int64
 page_ns(void)
 {
-	return BLCKSZ * NS_PER_S / (rbp_guc_follow_rate * INT64CONST(1024));
+	return BLCKSZ * NANOS_PER_S / (rbp_guc_follow_rate * INT64CONST(1024));
 }
 
 /*
@@ -156,7 +154,7 @@ wait_turn(RbpPolicyVisit *visit)
 	{
 		int64		now = rbp_now_ns();
 		RbpFollowWait why = why_wait();
-		int64		sleep_ns = 20 * NS_PER_MS;
+		int64		sleep_ns = 20 * NANOS_PER_MS;
 
 		rbp_follow_set_wait(why);
 		if (rbp_follow_round() != visit->warm.round)
@@ -179,7 +177,7 @@ wait_turn(RbpPolicyVisit *visit)
 			return 0;
 		}
 		pgstat_report_activity(STATE_IDLE, NULL);
-		rbp_wait_latch(RBP_WAIT_MAIN, (long) (Min(sleep_ns, 100 * NS_PER_MS) / NS_PER_MS) + 1);
+		rbp_wait_latch(RBP_WAIT_MAIN, (long) (Min(sleep_ns, 100 * NANOS_PER_MS) / NANOS_PER_MS) + 1);
 		CHECK_FOR_INTERRUPTS();
 	}
 }
