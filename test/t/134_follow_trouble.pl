@@ -105,6 +105,15 @@ cmp_ok($now->{skipped_unknown} - $before->{skipped_unknown}, '>=', 320000, 'name
 cmp_ok($now->{skipped_beyond} - $before->{skipped_beyond}, '>=', 2, 'blocks beyond the file are skipped');
 is($now->{pages_read}, $before->{pages_read}, 'nothing is read for them');
 
+# A database that comes later is in the tier all the same.
+$primary->safe_psql('postgres', 'CREATE DATABASE fresh');
+create_extension($primary, 'fresh');
+make_table($primary, 't', 1, db => 'fresh', index => 0);
+$primary->safe_psql('fresh', q{SELECT remote_bp_prewarm('t')});
+follow($standby, conninfo($primary));
+ok(wait_for('pages of a new database', sub { ($standby->psql('fresh', q{SELECT sum(pages + staged_pages) FROM remote_bp_relations WHERE relation = 't'::regclass}))[1] eq '128' }, 120),
+	'names of nothing: there is room for the names of another database');
+
 #---- it is away for a while ------------------------------------------------------------
 
 evict_tables($standby, 't', 't_id');
