@@ -25,7 +25,7 @@ my $primary = follow_primary('primary', $broker, test_build => 1);
 make_table($primary, $_, 2, index => 0) for 'locked', 'rewritten';
 make_table($primary, 'written', 1, index => 0);
 evict_buffers($primary);
-$primary->safe_psql('postgres', join ';', map { "SELECT remote_bp_prewarm('$_')" } 'locked', 'rewritten', 'written');
+prewarm_unread($primary, 'locked', 'rewritten', 'written');
 my $standby = new_standby(
 	$primary, 'standby',
 	conf => "max_standby_streaming_delay = -1\nshared_buffers = '8MB'\n",

@@ -15,7 +15,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
-  follow_primary new_standby conninfo follow followed wait_state wait_up_to_date evict_tables
+  follow_primary prewarm_unread new_standby conninfo follow followed wait_state wait_up_to_date evict_tables
   hot_pages_of flush_standby switch_over same_content
 );
 
@@ -35,14 +35,22 @@ sub follow_primary
 	ok(wait_leased($node, 64), "$name: there is memory");
 	make_table($node, 't', 16);
 	evict_buffers($node);
-	# The first time, pages that were there before they were written come to the main queue.
+	prewarm_unread($node, 't', 't_id');
+	return $node;
+}
+
+# Have the relations in the tier, as pages that nobody has read there.  The first time, pages that were
+# there before they were written come to the main queue.
+sub prewarm_unread
+{
+	my ($node, @relations) = @_;
 	for (1 .. 2)
 	{
-		evict_tables($node, 't', 't_id');
-		$node->safe_psql('postgres', q{SELECT remote_bp_prewarm('t', include_indexes => true)});
+		evict_tables($node, @relations);
+		$node->safe_psql('postgres', join '', map { "SELECT remote_bp_prewarm('$_');" } @relations);
 		wait_still($node, qw(captures pushes staged_pages));
 	}
-	return $node;
+	return;
 }
 
 # Options: conf, preload => [ names, environment ]
