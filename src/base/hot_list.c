@@ -7,7 +7,6 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "storage/fd.h"
@@ -93,13 +92,10 @@ bool
 rbp_hot_open(RbpHotReader *reader, const char *name)
 {
 	/* not one that the server may close, and open again by its name */
-	reader->fd = BasicOpenFile(name, O_RDONLY | PG_BINARY);
-	reader->at = RBP_HOT_FIRST;
-	reader->start = 0;
-	reader->bytes = 0;
-	if (reader->fd < 0)
+	reader->file = fopen(name, PG_BINARY_R);
+	if (reader->file == NULL)
 		return false;
-	if (pread(reader->fd, &reader->header, sizeof(reader->header), 0) == sizeof(reader->header) &&
+	if (fread(&reader->header, sizeof(reader->header), 1, reader->file) == 1 &&
 		reader->header.format == RBP_HOT_FORMAT)
 		return true;
 	rbp_hot_close(reader);
@@ -108,35 +104,15 @@ rbp_hot_open(RbpHotReader *reader, const char *name)
 }
 
 bool
-rbp_hot_next(RbpHotReader *reader, RbpHotPart *part, const uint8_t **bitmap)
+rbp_hot_next(RbpHotReader *reader, RbpHotPart *part)
 {
-	const size_t most = sizeof(*part) + RBP_HOT_BITMAP_BYTES;
-	size_t		skip = (size_t) (reader->at - reader->start);
-
-	if (reader->at < reader->start || skip + most > reader->bytes)
-	{
-		ssize_t		n = pread(reader->fd, reader->buf, sizeof(reader->buf), reader->at);
-
-		reader->start = reader->at;
-		reader->bytes = n > 0 ? (size_t) n : 0;
-		skip = 0;
-	}
-	if (skip + sizeof(*part) > reader->bytes)
-		return false;
-	memcpy(part, reader->buf + skip, sizeof(*part));
-	skip += sizeof(*part);
-	if (part->length == 0 || part->length > RBP_HOT_BITMAP_BYTES ||
-		part->class >= RBP_HOT_CLASSES || skip + part->length > reader->bytes)
-		return false;
-	*bitmap = (const uint8_t *) reader->buf + skip;
-	reader->at += (off_t) (sizeof(*part) + part->length);
-	return true;
+	return fread(part, sizeof(*part), 1, reader->file) == 1 &&
+		part->length > 0 && part->length <= RBP_HOT_BITMAP_BYTES && part->class < RBP_HOT_CLASSES &&
+		fread(reader->bitmap, part->length, 1, reader->file) == 1;
 }
 
 void
 rbp_hot_close(RbpHotReader *reader)
 {
-	if (reader->fd >= 0)
-		(void) close(reader->fd);
-	reader->fd = -1;
+	(void) fclose(reader->file);
 }

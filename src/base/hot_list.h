@@ -118,22 +118,19 @@ extern void rbp_hot_abandon(RbpHotWriter *writer);
 
 /*
  * Read one.  open returns false, with errno set, if there is none.  next returns false at the
- * end; bitmap is valid until the next call.  at may be set to where it was before.
+ * end.  file may be set to where a part was before, or to the first one.
  */
 typedef struct RbpHotReader
 {
-	int			fd;
+	FILE	   *file;
 	RbpHotHeader header;
-	off_t		at;				/* of the next part */
-	off_t		start;			/* of what buf has */
-	size_t		bytes;			/* in buf */
-	char		buf[64 * 1024];
+	uint8_t		bitmap[RBP_HOT_BITMAP_BYTES];	/* of the part that was read */
 } RbpHotReader;
 
 #define RBP_HOT_FIRST	((off_t) sizeof(RbpHotHeader))
 
 extern bool rbp_hot_open(RbpHotReader *reader, const char *name);
-extern bool rbp_hot_next(RbpHotReader *reader, RbpHotPart *part, const uint8_t **bitmap);
+extern bool rbp_hot_next(RbpHotReader *reader, RbpHotPart *part);
 extern void rbp_hot_close(RbpHotReader *reader);
 
 #endif							/* RBP_HOT_LIST_H */

@@ -418,7 +418,7 @@ hold_result(void)
 
 	if (held != NULL)
 	{
-		held->at = RBP_HOT_FIRST;
+		(void) fseeko(held->file, RBP_HOT_FIRST, SEEK_SET);
 		return held;
 	}
 	provide_result();
@@ -441,15 +441,14 @@ rbp_sql_hot_pages(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	RbpHotReader *reader = hold_result();
 	RbpHotPart	part;
-	const uint8 *bitmap;
 
-	while (rbp_hot_next(reader, &part, &bitmap))
+	while (rbp_hot_next(reader, &part))
 	{
 		char		bytes[VARHDRSZ + RBP_HOT_BITMAP_BYTES] pg_attribute_aligned(MAXIMUM_ALIGNOF);
 		RbpRow		row = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		memcpy(bytes + VARHDRSZ, bitmap, part.length);
+		memcpy(bytes + VARHDRSZ, reader->bitmap, part.length);
 		SET_VARSIZE(bytes, VARHDRSZ + part.length);
 		rbp_row_put(&row, "tablespace", ObjectIdGetDatum(part.spc), false);
 		rbp_row_put(&row, "database", ObjectIdGetDatum(part.db), false);

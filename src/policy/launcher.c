@@ -457,10 +457,9 @@ watch_list(void)
 	if (round != 0 && reader != NULL && rbp_hot_open(reader, RBP_FOLLOW_FILE))
 	{
 		RbpHotPart	part;
-		const uint8 *bitmap;
 		Oid			last = InvalidOid;
 
-		for (; rbp_hot_next(reader, &part, &bitmap); last = part.db)
+		for (; rbp_hot_next(reader, &part); last = part.db)
 		{
 			db = part.db == last ? NULL : hash_search(databases, &part.db, HASH_FIND, NULL);
 			if (db != NULL)

@@ -313,31 +313,29 @@ warm_parts(RbpHotReader *reader, RbpPolicyVisit *visit)
 {
 	RbpHotPart	part;
 	RbpHotPart	bad = {0};		/* of a relation to leave out */
-	const uint8 *bitmap;
-	bool		goes_on = true;
+	bool		goes_on = fseeko(reader->file, visit->warm.at, SEEK_SET) == 0;
 
 	while (goes_on)
 	{
 		bool		failed = false;
 
-		reader->at = visit->warm.at;
-		if (!rbp_hot_next(reader, &part, &bitmap))
+		if (!rbp_hot_next(reader, &part))
 		{
 			visit->warm.done = true;
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
 		if (part.db == MyDatabaseId && (part.rel != bad.rel || part.spc != bad.spc) &&
-			(visit->warm.counted || count_present(&part, bitmap)))
+			(visit->warm.counted || count_present(&part, reader->bitmap)))
 		{
 			visit->warm.counted = true;
-			goes_on = warm_part(&part, bitmap, visit, &failed);
+			goes_on = warm_part(&part, reader->bitmap, visit, &failed);
 		}
 		if (failed)
 			bad = part;
 		if (goes_on)
 		{
-			visit->warm.at = reader->at;
+			visit->warm.at = ftello(reader->file);
 			visit->warm.block = 0;
 			visit->warm.counted = false;
 		}

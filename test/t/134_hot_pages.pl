@@ -53,12 +53,14 @@ sql(q{SELECT remote_bp_prewarm('t')});
 evict_buffers($node);
 wait_still($node, qw(captures pushes staged_pages));
 # Some of them come to the main queue at once, since they were written while they were there before.
-like(classes('t'), qr/^(1 \d{1,2}, )?2 \d+$/, 'pages that the tier has, and nobody has read, are of class 2');
+my ($main, $small) = classes('t') =~ /^(?:1 (\d+), )?2 (\d+)$/;
+cmp_ok($small // 0, '>', 0.8 * $pages, 'pages that the tier has, and nobody has read, are of class 2');
 is(sql("SELECT count(DISTINCT block), count(*) FROM ($blocks) b WHERE relfilenode = pg_relation_filenode('t') AND fork = 'main'"), "$pages|$pages", 'each of them is named, once');
 my $read = 'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT sum(v) FROM';
 sql("$read t WHERE id BETWEEN 1 AND 800");
 evict_buffers($node);
-like(classes('t'), qr/^1 1\d\d, 2 \d+$/, 'some were read');
+my ($hot) = classes('t') =~ /^1 (\d+), 2 \d+$/;
+cmp_ok($hot // 0, '>=', ($main // 0) + 90, 'some were read');
 is(sql("SELECT min(class), max(class), count(*) FROM ($blocks) b WHERE relfilenode = pg_relation_filenode('t') AND fork = 'main' AND block < 100"), '1|1|100', 'pages that were read from the tier are of class 1');
 sql(q{SELECT remote_bp_prewarm('small')});
 sql("$read small WHERE id > 0") for 1 .. 3;
