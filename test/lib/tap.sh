@@ -4,7 +4,7 @@
 tap_points=0
 tap_failed=0
 
-# point STATUS NAME: one test point, passed if STATUS is 0.
+# point STATUS NAME: one test point, passed if STATUS is 0, which it returns.
 point()
 {
     tap_points=$((tap_points + 1))
@@ -14,6 +14,7 @@ point()
         echo "not ok $tap_points - $2"
         tap_failed=1
     fi
+    return "$1"
 }
 
 # check NAME COMMAND...: passed if the command succeeds; what it says is shown
@@ -24,8 +25,7 @@ check()
 
     shift
     said=$("$@" 2>&1) || status=$?
-    point "$status" "$name"
-    [ "$status" -eq 0 ] || diagnose "$said"
+    point "$status" "$name" || diagnose "$said"
 }
 
 diagnose()
