@@ -42,20 +42,25 @@ is "what would leave too little to others" $? 1
 grep -q 'but 300 MB are available, and --min-free leaves 51.2 MB of that to others; use --memory 248MB or less' "$dir/out"
 point $? "is refused as well"  || diagnose "$(cat "$dir/out")"
 
-# Each look at the machine finds one line more of the pipe.
+# Each look at the machine opens the file twice.  Each time it finds a pipe of its own,
+# since the next one is there before the donor can have read anything from this one.
+printf 'MemTotal: 1048576 kB\nMemAvailable: 1048576 kB\n' >"$dir/enough"
+printf 'MemTotal: 1048576 kB\nMemAvailable: 65536 kB\n' >"$dir/short"
 mkfifo "$dir/machine"
 (
     trap - EXIT
-    trap '' PIPE
     for ((i = 0; ; i++)); do
-        printf 'MemTotal: 1048576 kB\nMemAvailable: %d kB\n' $((i < 12 ? 1048576 : 65536)) >"$dir/machine"
-        sleep 0.01
+        mkfifo "$dir/next"
+        exec 3>"$dir/machine"           # waits for the donor to open it
+        mv "$dir/next" "$dir/machine"
+        if ((i < 12)); then cat "$dir/enough"; else cat "$dir/short"; fi >&3
+        exec 3>&-
     done
 ) 2>/dev/null &
 pump_pids+=($!)
 REMOTE_BP_TEST_MEMINFO=$dir/machine timeout -k 1 60 "${plain[@]}" --memory 640MB --region-size 16MB --min-free 100MB 2>"$dir/out"
 is "memory that becomes short while it is taken" $? 1
-grep -Eq 'error: could not get memory for region [1-9][0-9]* of 40: Cannot allocate memory; the machine would have less left than --min-free' "$dir/out"
+grep -q 'error: could not get memory for region 5 of 40: Cannot allocate memory; the machine would have less left than --min-free' "$dir/out"
 point $? "is given up" || diagnose "$(cat "$dir/out")"
 
 # What there is not to be seen does not stop it.
