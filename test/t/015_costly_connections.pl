@@ -196,7 +196,7 @@ for my $transport ('shm', 'tcp')
 #---- downgrades ----------------------------------------------------------------
 {
 	set_faults('shm connect refuse');
-	my $node = new_cluster('downgrade', broker => $broker, test_build => 1);
+	my $node = new_cluster('downgrade', broker => $broker, test_build => 1, conf => "remote_bp.io_timeout = '2s'\n");
 	wait_leased($node, 64);
 	make_table($node, 'pages', 16);
 	reads($node, 'tcp', 'refused over shm: tcp is used');
