@@ -55,7 +55,8 @@
  * what donors have, until it would have lost by that what connecting takes.  So it
  * loses no more than twice what it would if it had known.  What is not known of
  * donors costs nothing, so that somebody finds out; and a part of the file's time
- * is lost in any case, as what is known may be out of date.
+ * is lost in any case, as what is known may be out of date.  Who begins a trial of donors
+ * connects for it: nobody else may read their pages at all.
  *
  * Admission.  A page is worth capturing if a later read of it from a donor
  * would save more than the capture takes, provided that this read would go to
@@ -685,13 +686,15 @@ rbp_choose_connection(int fs, int transport, RbpWork work, int n, int64_t *lost)
 	RbpCost		cost = cost_of(work);
 	int64_t		file;
 	int64_t		donor;
+	bool		tries;
 
 	if (*lost == INT64_MAX)
 		return true;
 	file = rbp_cost(fs, RBP_NO_TRANSPORT, cost);
 	donor = rbp_cost_known(fs, transport, cost) ? rbp_cost(fs, transport, cost) : 0;
+	tries = work == RBP_WORK_PAGE && own.disk[fs][work] && own.trial_fs == fs && own.trial_left > 0;
 	*lost += n * MAX(file - donor, file / LOST_PART);
-	if (*lost < connect_cost(transport) && rbp_guc_read_from == RBP_READ_AUTO)
+	if (*lost < connect_cost(transport) && !tries && rbp_guc_read_from == RBP_READ_AUTO)
 		return false;
 	*lost = INT64_MAX;
 	return true;

@@ -435,10 +435,12 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	count_from_donors(run, slot, known, took, false);
 
 	/*
-	 * connecting is not part of a read's cost: a rarely used donor would seem
-	 * slow.  Windows are measured as a whole.
+	 * Neither connecting nor waiting behind what was requested ahead is part
+	 * of a read's cost: a rarely used donor would seem slow.  Windows are
+	 * measured as a whole.
 	 */
-	if (nhits > 0 && connects == rbp_remote_connects() && run->window == NULL)
+	if (nhits > 0 && connects == rbp_remote_connects() && run->window == NULL &&
+		!rbp_ahead_waits(RBP_POOL_BUFFER))
 		rbp_cost_add(run->fs, transport, RBP_COST_PAGE, nios, took);
 }
 

@@ -821,6 +821,22 @@ test_connections(void)
 	rbp_choice_connected(1, 60 * 1000 * MS);
 	ok(connects_after(1, RBP_WORK_PAGE, 1, 200) >= 0, "one that was stopped meanwhile says little");
 
+	/* donors that seemed slow once */
+	know(100 * US, 150 * US, 400 * US);
+	now += 10000 * MS;
+	lost = 0;
+	ok(rbp_choose_page(FIRST, 1, true, now) == RBP_SOURCE_TRIAL &&
+	   rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 1, &lost), "who begins a trial of donors connects for it");
+	start_process();
+	lost = 0;
+	ok(rbp_choose_page(FIRST, 1, true, now) == RBP_SOURCE_TRIAL &&
+	   !rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 1, &lost), "another process, which only takes part, does not");
+	know(150 * US, 100 * US, 400 * US);
+	now += 10000 * MS;
+	lost = 0;
+	ok(rbp_choose_page(FIRST, 1, true, now) == RBP_SOURCE_TRIAL &&
+	   !rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 1, &lost), "nor does who begins a trial of the disk");
+
 	/* settings */
 	rbp_guc_read_from = RBP_READ_DONOR;
 	ok(rbp_choose_connection(FIRST, 1, RBP_WORK_PAGE, 1, &lost), "who is to read from donors connects at once");
