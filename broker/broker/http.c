@@ -1,26 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * http.c
- *	  The broker's HTTP server on libmicrohttpd: routes, token, body limits.
+ *	  The broker's HTTP server on libmicrohttpd: routes, who may use them,
+ *	  body limits.
  *
  * One thread for each connection: a heartbeat waits up to a second for news,
  * and with its own thread it can just wait.  Connections are bounded in
  * number and idle ones are closed, so that nobody can tie up the broker by
- * connecting; requests without the token are refused before their body is
- * read.
+ * connecting; requests without a credential of the right role are refused
+ * before their body is read.
  *
  * Threads: each request belongs to its connection's thread; shared are the
- * counters (atomic), the tokens and the list of serial requests (their own locks)
- * and, through the handlers, the state (broker.lock).
+ * counters (atomic), the credentials and the list of serial requests (their own
+ * locks) and, through the handlers, the state (broker.lock).
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/broker/credentials.h"
 #include "broker/broker/http.h"
 #include "broker/broker/state.h"
 #include "broker/common/format.h"
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
-#include "broker/common/secret.h"
 #include "common/bytes.h"
 #include "common/json.h"
 #include "common/limits.h"
@@ -46,7 +47,9 @@
 typedef struct Request
 {
 	LIST_ENTRY(Request) link;	/* serial_requests */
+	struct MHD_Connection *connection;
 	const BrokerRoute *route;
+	RbpCredential who;
 	char		id[256];
 	RbpBytes	body;
 	size_t		received;		/* more than is allowed: body has not all of
@@ -54,8 +57,7 @@ typedef struct Request
 } Request;
 
 static struct MHD_Daemon *httpd;
-static pthread_mutex_t tokens_lock = PTHREAD_MUTEX_INITIALIZER;
-static char *accepted_tokens;	/* one in each line; NULL: none is needed */
+static int	listening = -1;
 static const BrokerRoute *routes;
 
 /* Of ROUTE_SERIAL, being served */
@@ -72,7 +74,7 @@ atomic_int_fast64_t broker_http_requests[6];
 BrokerReply
 broker_reply(int status, char *json)
 {
-	BrokerReply reply = {status, "application/json", json};
+	BrokerReply reply = {status, "application/json", json, false};
 
 	return reply;
 }
@@ -199,32 +201,16 @@ find_route(const char *method, const char *path, char *id, size_t size,
 	return NULL;
 }
 
+/* Is it the credential of somebody?  See broker_credentials_identify(). */
 static bool
-token_matches(struct MHD_Connection *connection)
+identify(struct MHD_Connection *connection, RbpCredential *who)
 {
 	static const char prefix[] = "Bearer ";
-	bool		matches;
 	const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
 													 MHD_HTTP_HEADER_AUTHORIZATION);
+	bool		bearer = header != NULL && strncasecmp(header, prefix, sizeof(prefix) - 1) == 0;
 
-	if (header != NULL && strncasecmp(header, prefix, sizeof(prefix) - 1) == 0)
-		header += sizeof(prefix) - 1;
-	else
-		header = NULL;
-	pthread_mutex_lock(&tokens_lock);
-	matches = accepted_tokens == NULL ||
-		(header != NULL && rbp_token_is_among(accepted_tokens, header));
-	pthread_mutex_unlock(&tokens_lock);
-	return matches;
-}
-
-void
-broker_http_set_tokens(char *tokens)
-{
-	pthread_mutex_lock(&tokens_lock);
-	rbp_token_free(accepted_tokens);
-	accepted_tokens = tokens;
-	pthread_mutex_unlock(&tokens_lock);
+	return broker_credentials_identify(bearer ? header + sizeof(prefix) - 1 : NULL, who);
 }
 
 /*
@@ -247,7 +233,7 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 	if (reply.text != NULL)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type);
 	MHD_add_response_header(response, RBP_BROKER_HEADER, RBP_VERSION);
-	if (reply.status == 401)
+	if (reply.status == 401 || reply.wrong_credential)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
 								"Bearer realm=\"remote_bp\"");
 	if (reply.status >= 100 && reply.status < 600)
@@ -258,7 +244,7 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 }
 
 /*
- * Who is refused is logged: an operator sees a token that was not replaced
+ * Who is refused is logged: an operator sees a credential that was not replaced
  * everywhere, or somebody who tries.
  */
 static void
@@ -271,6 +257,38 @@ log_refusal(struct MHD_Connection *connection, const char *why)
 	rbp_log_repeated(RBP_LOG_WARNING, "refused a request from %s: %s",
 					 rbp_format_address(info != NULL ? info->client_addr : NULL,
 										address, sizeof(address)), why);
+}
+
+/*
+ * The credential does not permit it: it has another role, or the request is
+ * about a donor or client (foreign) that its name does not cover.
+ */
+static BrokerReply
+forbid(struct MHD_Connection *connection, const BrokerRoute *route,
+	   const RbpCredential *who, const char *foreign)
+{
+	char		roles[64] = "";
+	char		why[sizeof(((Request *) NULL)->id) + 256];
+	BrokerReply reply;
+
+	for (int role = 0; role < RBP_ROLES; role++)
+	{
+		size_t		used = strlen(roles);
+
+		if ((route->roles & 1u << role) != 0)
+			snprintf(roles + used, sizeof(roles) - used, "%s%s",
+					 used > 0 ? " or " : "", rbp_role_names[role]);
+	}
+	if (foreign == NULL)
+		snprintf(why, sizeof(why), "%s \"%s\" may not do this: role %s may",
+				 rbp_role_names[who->role], who->name, roles);
+	else
+		snprintf(why, sizeof(why), "%s \"%s\" may not do this for \"%s\": role %s of that name, or of \"*\", may",
+				 rbp_role_names[who->role], who->name, foreign, roles);
+	log_refusal(connection, why);
+	reply = broker_reply_error(403, "%s", why);
+	reply.wrong_credential = true;
+	return reply;
 }
 
 static BrokerReply
@@ -291,20 +309,22 @@ start_request(struct MHD_Connection *connection, const char *url,
 	const char *length;
 	bool		known_path;
 	const BrokerRoute *route = find_route(method, url, id, sizeof(id), &known_path);
+	RbpCredential who = {0};
 
-	if ((route == NULL || route->kind != ROUTE_PROBE) &&
-		!token_matches(connection))
+	if ((route == NULL || route->kind != ROUTE_PROBE) && !identify(connection, &who))
 	{
 		log_refusal(connection,
 					MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
 												MHD_HTTP_HEADER_AUTHORIZATION) == NULL ?
-					"it has no token" : "its token is wrong");
-		return send_reply(connection, broker_reply_error(401, "the token is missing or wrong"));
+					"it has no credential" : "its credential is wrong");
+		return send_reply(connection, broker_reply_error(401, "the credential is missing or wrong"));
 	}
 	if (route == NULL && known_path)
 		return send_reply(connection, broker_reply_error(405, "%s does not take %s", url, method));
 	if (route == NULL)
 		return send_reply(connection, broker_reply_error(404, "there is no %s here", url));
+	if (who.name[0] != '\0' && (route->roles & 1u << who.role) == 0)
+		return send_reply(connection, forbid(connection, route, &who, NULL));
 
 	length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
 										 MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -314,7 +334,9 @@ start_request(struct MHD_Connection *connection, const char *url,
 	*request = calloc(1, sizeof(Request));
 	if (*request == NULL)
 		return MHD_NO;
+	(*request)->connection = connection;
 	(*request)->route = route;
+	(*request)->who = who;
 	memcpy((*request)->id, id, sizeof(id));
 	return MHD_YES;
 }
@@ -330,6 +352,17 @@ take_body(Request *request, const char *data, size_t len)
 		rbp_bytes_append(&request->body, data, len, RBP_JSON_BODY_BYTES) ? MHD_YES : MHD_NO;
 }
 
+/* The donor or client that the request is about, if that is not the caller's; else NULL. */
+static char *
+foreign_to(const Request *request, const json_t *body)
+{
+	const char *name = request->who.name;
+
+	if (request->route->foreign == NULL || name[0] == '\0' || strcmp(name, "*") == 0)
+		return NULL;
+	return request->route->foreign(name, request->id, body);
+}
+
 static BrokerReply
 call_handler(const Request *request, const json_t *body)
 {
@@ -342,10 +375,15 @@ call_handler(const Request *request, const json_t *body)
 	for (int tries = 0; tries < 2; tries++)
 	{
 		BrokerReply reply = {0};
+		char	   *foreign;
 
 		broker_begin();
-		if (!broker.full || route->when_full)
+		foreign = foreign_to(request, body);
+		if (foreign != NULL)
+			reply = forbid(request->connection, route, &request->who, foreign);
+		else if (!broker.full || route->when_full)
 			reply = route->handler(request->id, body);
+		free(foreign);
 		if (broker_end() && reply.status != 0)
 			return reply;
 		free(reply.text);
@@ -432,7 +470,7 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 	reply = run_request(request);
 	if (request->route->kind == ROUTE_SERIAL)
 		end_serial(request);
-	if (reply.status == 403)
+	if (reply.status == 403 && !reply.wrong_credential)
 	{
 		char		why[sizeof(request->id) + 64];
 
@@ -460,33 +498,29 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
  * ---- start and stop ---------------------------------------------------------------
  */
 
-/* Listen, and say where in address[len]. */
-static int
-listen_on(const char *host, uint16_t port, char *address, size_t len)
+bool
+broker_http_listen(const char *host, uint16_t port, char *address, size_t len)
 {
 	struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
 	socklen_t	bound_len = sizeof(bound);
 	char		name[NI_MAXHOST];
-	int			fd = rbp_listen_tcp(host, &port);
 
-	(void) getsockname(fd, (struct sockaddr *) &bound, &bound_len);
+	listening = rbp_listen_tcp(host, &port);
+	(void) getsockname(listening, (struct sockaddr *) &bound, &bound_len);
 	rbp_format_address((struct sockaddr *) &bound, name, sizeof(name));
 	rbp_format_hostport(name, port, address, len);
-	return fd;
+	return rbp_is_loopback((struct sockaddr *) &bound);
 }
 
 void
-broker_http_start(const BrokerRoute *served, const char *host, uint16_t port,
-				  char *address, size_t len)
+broker_http_start(const BrokerRoute *served)
 {
-	int			fd = listen_on(host, port, address, len);
-
 	routes = served;
 	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
 							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
 							 MHD_USE_ITC,
 							 0, NULL, NULL, on_request, NULL,
-							 MHD_OPTION_LISTEN_SOCKET, fd,
+							 MHD_OPTION_LISTEN_SOCKET, listening,
 							 MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
 							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) MAX_CONNECTIONS,
 							 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIMEOUT_S,

@@ -24,6 +24,7 @@ typedef struct BrokerReply
 	int			status;
 	const char *type;			/* the text's */
 	char	   *text;			/* owned, malloc'ed; NULL: none */
+	bool		wrong_credential;	/* that is why, and not a lease's secret */
 } BrokerReply;
 
 /* Takes over json, which may be NULL for an empty answer. */
@@ -50,12 +51,20 @@ typedef struct BrokerMember
 
 typedef BrokerReply (*BrokerHandler) (const char *id, const json_t *body);
 
+/*
+ * The donor or client that a request is about, malloc'ed, if it does not belong
+ * to that name; else NULL.  Called as a handler is, before it.
+ */
+typedef char *(*BrokerForeign) (const char *name, const char *id, const json_t *body);
+
 typedef struct BrokerRoute
 {
 	const char *method;
 	const char *path;			/* "*" stands for one component, the id; NULL
 								 * ends the table */
 	const BrokerMember *body;	/* NULL: it takes none */
+	unsigned	roles;			/* whose it is: bits 1 << RbpRole */
+	BrokerForeign foreign;		/* NULL: names do not matter */
 	enum
 	{
 		ROUTE_PLAIN,
@@ -75,17 +84,16 @@ extern const BrokerRoute broker_routes[];
 extern BrokerReply broker_metrics(const char *id, const json_t *body);
 
 /*
- * Accept these tokens, one in each line, from now on; NULL: none is needed.
- * Takes ownership of them.
+ * Listen.  Dies if it cannot.  address gets what is being listened on, with the
+ * chosen port.  Returns whether only this machine can reach it.
  */
-extern void broker_http_set_tokens(char *tokens);
+extern bool broker_http_listen(const char *host, uint16_t port, char *address, size_t len);
 
 /*
- * Listen and serve in the background.  served is kept by reference.  Dies if it
- * cannot listen.  address gets what is being listened on, with the chosen port.
+ * Serve in the background, after broker_http_listen().  served is kept by
+ * reference.
  */
-extern void broker_http_start(const BrokerRoute *served, const char *host,
-							  uint16_t port, char *address, size_t len);
+extern void broker_http_start(const BrokerRoute *served);
 
 /* Waits for running requests; call broker_stop() before. */
 extern void broker_http_stop(void);

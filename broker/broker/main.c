@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/broker/credentials.h"
 #include "broker/broker/donors.h"
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
@@ -17,7 +18,6 @@
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
-#include "broker/common/secret.h"
 #include "broker/common/signals.h"
 #include "common/limits.h"
 
@@ -36,9 +36,12 @@
 /* A tick that comes later than this was held up by more than a busy machine. */
 #define LATE_MS				2000
 
+#define REMIND_MS			(INT64_C(3600) * 1000)
+
 static RbpHostPort opt_listen;
 static const char *opt_state;
-static const char *opt_token_file;
+static const char *opt_credentials;
+static bool opt_insecure;
 static int	opt_donor_timeout = 10;
 static RbpLogLevel opt_log_level = RBP_LOG_INFO;
 static bool opt_check_config;
@@ -52,8 +55,10 @@ static const RbpOption options[] = {
 	"address to serve HTTP on; port 0: any", NULL, true, 0, 0},
 	{"state", RBP_OPT_STRING, &opt_state, "FILE",
 	"SQLite file that keeps donors and leases", NULL, true, 0, 0},
-	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
-	"file with the tokens that requests may carry, one in each line", "none", false, 0, 0},
+	{"credentials", RBP_OPT_STRING, &opt_credentials, "FILE",
+	"file with the credentials to accept", "on loopback none, else a file beside the state", false, 0, 0},
+	{"insecure", RBP_OPT_FLAG, &opt_insecure, NULL,
+	"let everybody who reaches the broker do everything", NULL, false, 0, 0},
 	{"donor-timeout", RBP_OPT_INT, &opt_donor_timeout, "SECONDS",
 		"silence after which a donor gets no new leases; after three times it is given up",
 	"10", false, 2, 86400},
@@ -128,6 +133,18 @@ give_up_donors(void)
 	}
 }
 
+/* Each hour, lest it be forgotten. */
+static void
+remind_of_insecurity(void)
+{
+	static int64_t due = 0;
+
+	if (!broker.insecure || broker_now() < due)
+		return;
+	rbp_log(RBP_LOG_WARNING, "--insecure: everybody who reaches the broker can lease memory, and lend it");
+	due = broker_now() + REMIND_MS;
+}
+
 /*
  * Do what is due: expire leases, take regions past the grace time, drop the
  * leases of donors that are gone, forget old donors.  Returns the time
@@ -169,6 +186,7 @@ ticker(void *arg)
 		sd_notify(0, "WATCHDOG=1");
 		broker_begin();
 		rbp_log_flush_repeated(false);
+		remind_of_insecurity();
 
 		/* Each change wakes us too, and may bring new deadlines. */
 		while (broker_wait(soonest))
@@ -199,28 +217,11 @@ raise_file_limit(void)
 	}
 }
 
-/* SIGHUP has come: read again what may change while the broker runs. */
-static void
-reload(void)
-{
-	char	   *tokens = rbp_token_reload(opt_token_file, true);
-
-	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
-	if (tokens != NULL)
-	{
-		int			n = 1;
-
-		for (const char *c = tokens; *c != '\0'; c++)
-			n += *c == '\n' && c[1] != '\0';
-		rbp_log(RBP_LOG_INFO, "accepting %d token%s of \"%s\"", n, n == 1 ? "" : "s", opt_token_file);
-		broker_http_set_tokens(tokens);
-	}
-}
-
 int
 main(int argc, char **argv)
 {
 	char		address[RBP_HOST_LEN + 16];
+	bool		loopback;
 	pthread_t	ticker_thread;
 	sigset_t	signals;
 	int			signo;
@@ -228,26 +229,33 @@ main(int argc, char **argv)
 
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
+	if (opt_insecure && opt_credentials != NULL)
+		rbp_option_error(&program, "insecure", "it does not go together with --credentials");
 	rbp_config_checked(&program, opt_check_config);
 	rbp_log_init(program.name, opt_log_level);
-	broker_http_set_tokens(rbp_token_load(opt_token_file, true));
 
 	signals = rbp_signals_init();
 	raise_file_limit();
 
 	broker_state_open(opt_state, (int64_t) opt_donor_timeout * 1000);
+	loopback = broker_http_listen(opt_listen.host, opt_listen.port, address, sizeof(address));
+	if (opt_credentials != NULL || !(loopback || opt_insecure))
+		broker_credentials_open(opt_credentials, opt_state);
+	else if (loopback)
+		rbp_log(RBP_LOG_WARNING, "without --credentials everybody on this machine can lease memory");
+	broker.insecure = opt_insecure && !loopback;
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
 		rbp_die("cannot start a thread: %s", strerror(rc));
-	broker_http_start(broker_routes, opt_listen.host, opt_listen.port, address, sizeof(address));
-	if (opt_token_file == NULL)
-		rbp_log(RBP_LOG_WARNING, "without --token-file everybody who reaches %s can lease memory",
-				address);
+	broker_http_start(broker_routes);
 	rbp_log(RBP_LOG_INFO, "listening on %s", address);
 	sd_notify(0, "READY=1");
 
 	while (sigwait(&signals, &signo) != 0 || signo == SIGHUP)
-		reload();
+	{
+		rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+		broker_credentials_reload();
+	}
 
 	rbp_log(RBP_LOG_INFO, "stopping on signal %d", signo);
 	sd_notify(0, "STOPPING=1");
@@ -256,6 +264,5 @@ main(int argc, char **argv)
 	pthread_join(ticker_thread, NULL);
 	rbp_log_flush_repeated(true);
 	broker_store_close();
-	broker_http_set_tokens(NULL);
 	return RBP_EXIT_OK;
 }

@@ -78,7 +78,7 @@ head(FILE *out, const char *name, const char *type, const char *help)
 BrokerReply
 broker_metrics(const char *id, const json_t *body)
 {
-	BrokerReply reply = {200, "text/plain; version=0.0.4; charset=utf-8", NULL};
+	BrokerReply reply = {200, "text/plain; version=0.0.4; charset=utf-8", NULL, false};
 	size_t		len;
 	FILE	   *out = open_memstream(&reply.text, &len);
 
@@ -90,6 +90,8 @@ broker_metrics(const char *id, const json_t *body)
 			(double) (broker_now() - broker.started) / 1000);
 	head(out, "broker_state_full", "gauge", "1 if the state file cannot be written: only renewals go on.");
 	fprintf(out, "remote_bp_broker_state_full %d\n", broker.full);
+	head(out, "broker_insecure", "gauge", "1 if whoever reaches the broker may do everything, from other machines, too.");
+	fprintf(out, "remote_bp_broker_insecure %d\n", broker.insecure);
 	head(out, "http_requests_total", "counter", "Requests answered, by class of status.");
 	for (int i = 2; i <= 5; i++)
 		fprintf(out, "remote_bp_http_requests_total{status=\"%dxx\"} %" PRId64 "\n",

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * routes.c
- *	  What the broker answers, and who does it.
+ *	  What the broker answers, to whom, and who does it.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,9 +9,12 @@
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
 #include "broker/broker/state.h"
+#include "broker/broker/store.h"
 #include "common/clock.h"
 #include "common/limits.h"
+#include "common/token.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -107,19 +110,59 @@ serve_health(const char *id, const json_t *body)
 	return broker_reply(200, strdup("{\"status\":\"ok\",\"version\":\"" RBP_VERSION "\"}"));
 }
 
+/*
+ * ---- whose a request is ------------------------------------------------------------
+ */
+
+#define SERVER		(1u << RBP_ROLE_SERVER)
+#define DONOR		(1u << RBP_ROLE_DONOR)
+#define OPERATOR	(1u << RBP_ROLE_OPERATOR)
+#define WATCHERS	(OPERATOR | 1u << RBP_ROLE_MONITOR)
+
+/* Is this the name, or does it begin with it and the separator? */
+static bool
+covers(const char *name, const char *text, char separator)
+{
+	size_t		len = strlen(name);
+
+	return strncmp(name, text, len) == 0 && (text[len] == '\0' || text[len] == separator);
+}
+
+/* The donor of the path, else that which registers. */
+static char *
+foreign_donor(const char *name, const char *id, const json_t *body)
+{
+	const char *donor = id[0] != '\0' ? id : json_string_value(json_object_get(body, "id"));
+
+	return covers(name, donor, ':') ? NULL : strdup(donor);
+}
+
+/* The lease's client, and the one that is to have it. */
+static char *
+foreign_client(const char *name, const char *id, const json_t *body)
+{
+	const char *told = json_string_value(json_object_get(body, "client"));
+	char	   *holder = broker_get_text("SELECT client FROM lease WHERE id = ?1", TEXT(id));
+
+	if (holder != NULL && !covers(name, holder, '/'))
+		return holder;
+	free(holder);
+	return told == NULL || covers(name, told, '/') ? NULL : strdup(told);
+}
+
 const BrokerRoute broker_routes[] = {
-	{"GET", "/healthz", NULL, ROUTE_PROBE, serve_health, false},
-	{"GET", "/metrics", NULL, ROUTE_PLAIN, broker_metrics, true},
-	{"GET", "/v1/donors", NULL, ROUTE_PLAIN, broker_donors_list, true},
-	{"POST", "/v1/donors", registration, ROUTE_PLAIN, broker_donors_register, false},
-	{"DELETE", "/v1/donors/*", leaving, ROUTE_PLAIN, broker_donors_leave, false},
-	{"POST", "/v1/donors/*/heartbeat", heartbeat, ROUTE_SERIAL, broker_donors_heartbeat, true},
-	{"POST", "/v1/donors/*/drain", NULL, ROUTE_PLAIN, broker_donors_drain, false},
-	{"POST", "/v1/donors/*/undrain", NULL, ROUTE_PLAIN, broker_donors_undrain, false},
-	{"GET", "/v1/leases", NULL, ROUTE_PLAIN, broker_leases_list, true},
-	{"POST", "/v1/leases", new_lease, ROUTE_PLAIN, broker_leases_create, false},
-	{"DELETE", "/v1/leases/*", giving_back, ROUTE_PLAIN, broker_leases_release, false},
-	{"POST", "/v1/leases/*/renew", renewal, ROUTE_PLAIN, broker_leases_renew, true},
-	{"POST", "/v1/leases/*/revoke", NULL, ROUTE_PLAIN, broker_leases_revoke, false},
+	{"GET", "/healthz", NULL, 0, NULL, ROUTE_PROBE, serve_health, false},
+	{"GET", "/metrics", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_metrics, true},
+	{"GET", "/v1/donors", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_donors_list, true},
+	{"POST", "/v1/donors", registration, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_register, false},
+	{"DELETE", "/v1/donors/*", leaving, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_leave, false},
+	{"POST", "/v1/donors/*/heartbeat", heartbeat, DONOR, foreign_donor, ROUTE_SERIAL, broker_donors_heartbeat, true},
+	{"POST", "/v1/donors/*/drain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_drain, false},
+	{"POST", "/v1/donors/*/undrain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_undrain, false},
+	{"GET", "/v1/leases", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_leases_list, true},
+	{"POST", "/v1/leases", new_lease, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_create, false},
+	{"DELETE", "/v1/leases/*", giving_back, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_release, false},
+	{"POST", "/v1/leases/*/renew", renewal, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_renew, true},
+	{"POST", "/v1/leases/*/revoke", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_leases_revoke, false},
 	{.path = NULL}
 };

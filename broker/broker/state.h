@@ -66,6 +66,7 @@ typedef struct BrokerState
 	pthread_cond_t changed;		/* on CLOCK_MONOTONIC */
 	bool		stopping;
 	bool		full;			/* what is on disk cannot be changed now */
+	bool		insecure;		/* other machines need no credential */
 	bool		check;
 	bool		wake;			/* the commit has to broadcast, whatever it
 								 * wrote */

@@ -16,6 +16,7 @@
 #include "broker/broker/schema.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
+#include "broker/common/secret.h"
 #include "common/clock.h"
 
 #include <sqlite3.h>
@@ -293,7 +294,10 @@ broker_store_open(const char *path)
 {
 	/* it holds the leases' secrets */
 	mode_t		old_umask = umask(0077);
+	const char *fault = access(path, F_OK) == 0 ? rbp_secret_file_fault(path) : NULL;
 
+	if (fault != NULL)
+		rbp_die("cannot use state file \"%s\": %s", path, fault);
 	if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
 						SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
 		rbp_die("cannot open state file \"%s\": %s", path, sqlite3_errmsg(db));

@@ -102,7 +102,7 @@ rbp_http_create(const char *base_url, const char *token_file,
 
 	http->token_file = token_file;
 	if (token_file != NULL)
-		use_token(http, rbp_token_load(token_file, false));
+		use_token(http, rbp_token_load(token_file));
 	curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(http->curl, CURLOPT_ERRORBUFFER, http->error);
 	curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, take_body);
@@ -247,11 +247,21 @@ send_once(RbpHttp *http, const char *method, const char *url, const char *text,
 	return exchange(http, method, url, text) ? take_answer(http, reply) : -1;
 }
 
+/*
+ * The broker does not accept the credential, or not for this.  (It says 403,
+ * too, if a lease's secret is wrong, which no request of this client has.)
+ */
+static bool
+is_refused(int status)
+{
+	return status == 401 || status == 403;
+}
+
 /* The token of the file, if it is another one than that in use. */
 static char *
 new_token(const RbpHttp *http)
 {
-	char	   *token = rbp_token_reload(http->token_file, false);
+	char	   *token = rbp_token_reload(http->token_file);
 
 	if (token != NULL && strcmp(token, http->token) == 0)
 	{
@@ -277,14 +287,14 @@ send_request(RbpHttp *http, const char *method, const char *url, const char *tex
 	if (fresh != NULL)
 		use_token(http, fresh);
 	status = send_once(http, method, url, text, reply);
-	if (status == 401 && fresh != NULL)
+	if (is_refused(status) && fresh != NULL)
 	{
-		rbp_log_repeated(RBP_LOG_WARNING, "the broker does not accept the token of \"%s\": the one before stays in use",
+		rbp_log_repeated(RBP_LOG_WARNING, "the broker does not accept the credential of \"%s\": the one before stays in use",
 						 http->token_file);
 		use_token(http, before);
 		status = send_once(http, method, url, text, reply);
 	}
-	else if (status == 401 && (fresh = new_token(http)) != NULL)
+	else if (is_refused(status) && (fresh = new_token(http)) != NULL)
 	{
 		use_token(http, fresh);
 		status = send_once(http, method, url, text, reply);
@@ -293,9 +303,9 @@ send_request(RbpHttp *http, const char *method, const char *url, const char *tex
 		http->reload = false;
 	if (fresh == NULL)
 		return status;
-	if (http->token == fresh && status != -1 && status != 401)
+	if (http->token == fresh && status != -1 && !is_refused(status))
 	{
-		rbp_log(RBP_LOG_INFO, "the broker accepts the new token of \"%s\"", http->token_file);
+		rbp_log(RBP_LOG_INFO, "the broker accepts the new credential of \"%s\"", http->token_file);
 		rbp_token_free(before);
 	}
 	else

@@ -32,9 +32,9 @@ extern bool rbp_http_is_url(const char *text);
  * Create a client.  base_url: see rbp_http_is_url(); a trailing slash is allowed.
  * connect_ms bounds connecting, total_ms a whole request.
  *
- * token_file may be NULL, and is kept by reference.  The token is read now,
- * and again when the broker refuses it: then the request is repeated with the
- * file's token, if that is another one, which is logged.  Ends the process if
+ * token_file may be NULL, and is kept by reference.  The credential is read
+ * now, and again when the broker refuses it: then the request is repeated with
+ * the file's credential, if that is another one, which is logged.  Ends the process if
  * the file cannot be used now, or memory is short.
  */
 extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
@@ -42,7 +42,7 @@ extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
 extern void rbp_http_destroy(RbpHttp *http);
 
 /*
- * Try the token of the file with the next request.  If the broker refuses it,
+ * Try the credential of the file with the next request.  If the broker refuses it,
  * which is logged, the one before stays in use.
  */
 extern void rbp_http_reload(RbpHttp *http);

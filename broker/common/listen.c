@@ -63,3 +63,14 @@ rbp_listen_tcp(const char *host, uint16_t *port)
 	*port = ntohs(((struct sockaddr_in *) &bound)->sin_port);
 	return fd;
 }
+
+bool
+rbp_is_loopback(const struct sockaddr *addr)
+{
+	const struct in6_addr *six = &((const struct sockaddr_in6 *) addr)->sin6_addr;
+	const struct in_addr *four = &((const struct sockaddr_in *) addr)->sin_addr;
+
+	if (addr->sa_family == AF_INET6)
+		return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+	return addr->sa_family == AF_INET && ntohl(four->s_addr) >> 24 == 127;
+}

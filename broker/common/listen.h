@@ -9,6 +9,7 @@
 #define RBP_LISTEN_H
 
 #include <netdb.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -24,5 +25,8 @@ extern int	rbp_listen_addresses(const char *host, uint16_t port, struct addrinfo
  * there is none.
  */
 extern int	rbp_listen_tcp(const char *host, uint16_t *port);
+
+/* Is it an address that only this machine can reach? */
+extern bool rbp_is_loopback(const struct sockaddr *addr);
 
 #endif							/* RBP_LISTEN_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * secret.c
- *	  Random bytes, tokens, and comparing secrets.
+ *	  Random bytes, files with secrets, token files, and comparing secrets.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +10,8 @@
 #include "common/text.h"
 #include "common/token.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 void
 rbp_random_bytes(void *buf, size_t len)
@@ -37,78 +40,99 @@ rbp_uuid4(char uuid[RBP_UUID_LEN])
 	rbp_uuid4_of(bytes, uuid);
 }
 
-/*
- * Read the token, or all tokens, of the file; malloc'ed.  NULL, with the
- * reason in *why, if they cannot be used.
- */
-static char *
-load(const char *path, bool all, const char **why)
+const char *
+rbp_secret_file_fault(const char *path)
 {
-	char		tokens[RBP_TOKENS_LEN];
-	char	   *copy = NULL;
 	struct stat st;
-	RbpTokenStatus status = all ? rbp_token_read_all(path, tokens) : rbp_token_read(path, tokens);
+
+	if (stat(path, &st) != 0)
+		return strerror(errno);
+	if (!S_ISREG(st.st_mode))
+		return "it is not a regular file";
+	return (st.st_mode & S_IRWXO) != 0 ? rbp_token_fault(RBP_TOKEN_OPEN) : NULL;
+}
+
+bool
+rbp_secret_file_write(const char *path, const char *text)
+{
+	size_t		len = strlen(text);
+	char	   *fresh = NULL;
+	struct stat st;
+	int			fd;
+	bool		done = false;
+
+	if (asprintf(&fresh, "%s.new", path) < 0)
+		rbp_die("out of memory");
+	fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd >= 0)
+	{
+		done = fchmod(fd, 0600) == 0 && write(fd, text, len) == (ssize_t) len && fsync(fd) == 0;
+		/* the broker's, although root changes it */
+		if (done && stat(path, &st) == 0)
+			done = fchown(fd, st.st_uid, st.st_gid) == 0 && fchmod(fd, st.st_mode & 0770) == 0;
+		close(fd);
+	}
+	done = done && rename(fresh, path) == 0;
+	free(fresh);
+	return done;
+}
+
+/* Read the credential of the file; malloc'ed.  NULL, with the reason in *why. */
+static char *
+load(const char *path, const char **why)
+{
+	char		token[RBP_TOKEN_LEN];
+	char	   *copy = NULL;
+	RbpTokenStatus status = rbp_token_read(path, token);
 
 	if (status != RBP_TOKEN_OK)
 		*why = rbp_token_fault(status);
-	else if ((copy = strdup(tokens)) == NULL)
+	else if ((copy = strdup(token)) == NULL)
 		*why = "out of memory";
-	OPENSSL_cleanse(tokens, sizeof(tokens));
-	if (copy != NULL && stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
-		rbp_log_repeated(RBP_LOG_WARNING, "token file \"%s\" is open to every user: chmod 640 it", path);
+	OPENSSL_cleanse(token, sizeof(token));
 	return copy;
 }
 
 char *
-rbp_token_load(const char *path, bool all)
+rbp_token_load(const char *path)
 {
 	const char *why;
-	char	   *tokens = path != NULL ? load(path, all, &why) : NULL;
+	char	   *token = path != NULL ? load(path, &why) : NULL;
 
-	if (path != NULL && tokens == NULL)
+	if (path != NULL && token == NULL)
 		rbp_die("cannot use token file \"%s\": %s", path, why);
-	return tokens;
+	return token;
 }
 
 char *
-rbp_token_reload(const char *path, bool all)
+rbp_token_reload(const char *path)
 {
-	const char *why = "it is not a regular file, and is read only once";
-	char	   *tokens = NULL;
-	struct stat st;
+	const char *why;
+	char	   *token = NULL;
 
 	if (path == NULL)
 		return NULL;
 	/* who writes to a pipe may not do so again, and would be waited for */
-	if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
-		tokens = load(path, all, &why);
-	if (tokens == NULL)
+	why = rbp_secret_file_fault(path);
+	if (why == NULL)
+		token = load(path, &why);
+	if (token == NULL)
 		rbp_log_repeated(RBP_LOG_WARNING, "token file \"%s\" is not used: %s", path, why);
-	return tokens;
+	return token;
 }
 
 void
-rbp_token_free(char *tokens)
+rbp_token_free(char *token)
 {
-	if (tokens != NULL)
-		OPENSSL_cleanse(tokens, strlen(tokens));
-	free(tokens);
+	if (token != NULL)
+		OPENSSL_cleanse(token, strlen(token));
+	free(token);
 }
 
-bool
-rbp_token_is_among(const char *tokens, const char *given)
+void
+rbp_secret_hash(const char *secret, unsigned char hash[RBP_SECRET_LEN])
 {
-	bool		found = false;
-
-	/* all are compared, so that the time does not tell which one it is */
-	for (const char *token = tokens; *token != '\0';)
-	{
-		size_t		len = strcspn(token, "\n");
-
-		found |= rbp_equal_secret(given, strlen(given), token, len);
-		token += len + (token[len] == '\n');
-	}
-	return found;
+	SHA256((const unsigned char *) secret, strlen(secret), hash);
 }
 
 /* Digests are equally long, so the time does not depend on which text is longer. */

@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * secret.h
- *	  Random bytes, tokens, and comparing secrets.
+ *	  Random bytes, files with secrets, token files, and comparing secrets.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_SECRET_H
 #define RBP_SECRET_H
 
+#include "common/limits.h"
 #include "common/text.h"
 
 #include <stdbool.h>
@@ -23,26 +24,35 @@ extern void rbp_random_bytes(void *buf, size_t len);
 extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 
 /*
- * Read a token: the first line of a file, without surrounding white space; or
- * all lines that are not empty, with newlines between them.  malloc'ed; NULL if
- * path is NULL.  Ends the process if the file cannot be read, or a token is
- * longer than 1,024 bytes or has characters that are not printable, or there is
- * none.  Logs a warning if users other than the owner and the group can read
- * the file.
+ * Why this file must not be used for what is secret, in a constant text; NULL:
+ * it may.  It must be a regular one, which others than its owner and group
+ * cannot use.
  */
-extern char *rbp_token_load(const char *path, bool all);
+extern const char *rbp_secret_file_fault(const char *path);
 
 /*
- * Read them again.  NULL, which is logged, if they cannot be used, or if the
- * file is a pipe.  Never waits.
+ * Write the text to the file, all at once.  One that is there keeps its owner
+ * and mode; another one is for its owner alone.  False, with errno, on failure.
  */
-extern char *rbp_token_reload(const char *path, bool all);
+extern bool rbp_secret_file_write(const char *path, const char *text);
+
+/*
+ * Read a token file, see rbp_token_read(); malloc'ed, NULL if path is NULL.
+ * Ends the process if the file cannot be used.
+ */
+extern char *rbp_token_load(const char *path);
+
+/*
+ * Read it again.  NULL, which is logged, if it cannot be used, or if it is a
+ * pipe.  Never waits.
+ */
+extern char *rbp_token_reload(const char *path);
 
 /* Overwrite and free what was loaded; it may be NULL. */
-extern void rbp_token_free(char *tokens);
+extern void rbp_token_free(char *token);
 
-/* Is it one of them?  The time does not tell, see rbp_equal_secret(). */
-extern bool rbp_token_is_among(const char *tokens, const char *given);
+/* SHA-256 of a credential's secret, of its hex digits as they are written. */
+extern void rbp_secret_hash(const char *secret, unsigned char hash[RBP_SECRET_LEN]);
 
 /*
  * Compare two secrets, by their hashes: so the time does not tell whether or

@@ -88,7 +88,7 @@ static const RbpOption options[] = {
 	{"rdma-gid-index", RBP_OPT_INT, &opt.rdma_gid_index, "N",
 	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
-	"file whose first line is the token that the broker wants", "none", false, 0, 0},
+	"file with the credential that the broker wants", "none", false, 0, 0},
 	{"huge-pages", RBP_OPT_STRING, &huge_pages_name, "WHEN",
 	"take the memory in huge pages: try (as far as there are some), on or off", "try", false, 0, 0},
 	{"numa-node", RBP_OPT_INT, &numa_node, "N",

@@ -1,40 +1,76 @@
 /*-------------------------------------------------------------------------
  *
  * token.h
- *	  Reads the file with a broker's token, or tokens.
+ *	  The credential by which a program proves to the broker who it is, and the
+ *	  token file that has it.
+ *
+ * A credential is a line ROLE.NAME.SECRET.PIN, of which the broker is sent all.
+ * Role and name say who it is, and the secret, 32 random bytes, proves it.  The
+ * pin is the SHA-256 of the public key by which the broker is known, or "-".
+ * Secret and pin are written as hex digits in lower case.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_TOKEN_H
 #define RBP_TOKEN_H
 
-#define RBP_TOKEN_LEN		1025	/* with the terminating zero */
-#define RBP_TOKENS_LEN		(16 * RBP_TOKEN_LEN)	/* of all in a file */
+#include "common/limits.h"
+
+#include <stdbool.h>
+
+#define RBP_TOKEN_LEN		256 /* of a credential, with the terminating zero */
+#define RBP_SECRET_DIGITS	(2 * RBP_SECRET_LEN)
+
+typedef enum RbpRole
+{
+	RBP_ROLE_SERVER,
+	RBP_ROLE_DONOR,
+	RBP_ROLE_OPERATOR,
+	RBP_ROLE_MONITOR,
+	RBP_ROLES
+} RbpRole;
+
+extern const char *const rbp_role_names[RBP_ROLES];
+
+typedef struct RbpCredential
+{
+	RbpRole		role;
+	char		name[RBP_DONOR_ID_LEN]; /* "*": any */
+	char		secret[RBP_SECRET_DIGITS + 1];
+	char		pin[RBP_SECRET_DIGITS + 1]; /* "-": none */
+} RbpCredential;
 
 typedef enum RbpTokenStatus
 {
 	RBP_TOKEN_OK,
 	RBP_TOKEN_UNREADABLE,		/* errno tells why */
+	RBP_TOKEN_OPEN,				/* others than its owner and group may use it */
 	RBP_TOKEN_EMPTY,
-	RBP_TOKEN_TOO_LONG,
-	RBP_TOKEN_NOT_PRINTABLE		/* has a space, or a character that is not
-								 * printable ASCII */
+	RBP_TOKEN_MALFORMED,
+	RBP_TOKEN_SECRET			/* the secret is no secret: too short, ... */
 } RbpTokenStatus;
 
 /* Why the file cannot be used, in a constant text; called before errno changes. */
 extern const char *rbp_token_fault(RbpTokenStatus status);
 
-/*
- * Read the first line of the file, which may be a pipe, without surrounding
- * white space.  token is "" unless the result is RBP_TOKEN_OK; the caller
- * must clear it after use.  Waits for the writer of a pipe.
- */
-extern RbpTokenStatus rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
+/* The role of this name.  False if there is none. */
+extern bool rbp_role_parse(const char *name, RbpRole *role);
+
+/* Is this "*", or such a name as donors have? */
+extern bool rbp_credential_name_valid(const char *name);
 
 /*
- * Likewise all tokens of the file, one in each line, without empty lines.
- * Waits for the end of a pipe.
+ * Parse a credential.  The caller must clear it after use; it is undefined
+ * unless the result is RBP_TOKEN_OK.
  */
-extern RbpTokenStatus rbp_token_read_all(const char *path, char tokens[RBP_TOKENS_LEN]);
+extern RbpTokenStatus rbp_credential_parse(const char *text, RbpCredential *credential);
+
+/*
+ * Read the credential of a token file, which may be a pipe: its first line,
+ * without surrounding white space.  token is "" unless the result is
+ * RBP_TOKEN_OK; the caller must clear it after use.  Waits for the writer of a
+ * pipe.
+ */
+extern RbpTokenStatus rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
 
 #endif							/* RBP_TOKEN_H */
