@@ -12,6 +12,7 @@
 #include "broker/common/log.h"
 #include "broker/common/options.h"
 #include "broker/ctl/advice.h"
+#include "broker/ctl/credential.h"
 #include "broker/ctl/show.h"
 #include "broker/ctl/top.h"
 #include "broker/server/server.h"
@@ -26,6 +27,7 @@
 static const char *opt_broker;
 static const char *opt_token_file;
 static const char *opt_dbname;
+static const char *opt_credentials;
 static int	opt_interval = 2;
 static bool opt_once;
 static bool opt_json;
@@ -34,9 +36,11 @@ static const RbpOption options[] = {
 	{"broker", RBP_OPT_STRING, &opt_broker, "URL",
 	"the broker, as in http://host:port", NULL, false, 0, 0},
 	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
-	"file with the token that the broker wants", "none", false, 0, 0},
+	"file with the credential that the broker wants", "none", false, 0, 0},
 	{"dbname", RBP_OPT_STRING, &opt_dbname, "CONNINFO",
 	"the server, as psql takes it, for advice and top", NULL, false, 0, 0},
+	{"credentials", RBP_OPT_STRING, &opt_credentials, "FILE",
+	"with credential: the broker's file of that name", NULL, false, 0, 0},
 	{"interval", RBP_OPT_INT, &opt_interval, "SECONDS",
 	"with top: time between refreshes", "2", false, 1, 3600},
 	{"once", RBP_OPT_FLAG, &opt_once, NULL,
@@ -58,6 +62,11 @@ static const RbpProgram program = {
 	"  undrain DONOR  lease this donor's memory again\n"
 	"  revoke LEASE   end this lease at once\n"
 	"  health         one line; exits with 0 if all is well, with 4 if not\n"
+	"Commands for the file of a broker, with --credentials; it is told by SIGHUP:\n"
+	"  credential add ROLE NAME            accept one more, which is printed\n"
+	"  credential list                     show them, without their secrets\n"
+	"  credential remove ROLE NAME [HASH]  accept these no more, or only the one\n"
+	"                                      whose hash begins so\n"
 	"Commands for a server, with --dbname or libpq's environment:\n"
 	"  advice         how large the tier should be (remote_bp.advice)\n"
 	"  top            hit ratio, latencies, the advice, donors and leases;\n"
@@ -112,18 +121,21 @@ typedef struct Command
 	void		(*show) (FILE *out, const json_t *answer);
 	/* for a server */
 	void		(*run) (const CtlSources *sources);
+	/* for a file: see ctl_credential() */
+	const char *(*edit) (const char *path, bool json, int argc, char **argv);
 } Command;
 
 static const Command commands[] = {
-	{"donors", NULL, "GET", "/v1/donors", ctl_show_donors, NULL},
-	{"leases", NULL, "GET", "/v1/leases", ctl_show_leases, NULL},
-	{"drain", "DONOR", "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL},
-	{"undrain", "DONOR", "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL},
-	{"revoke", "LEASE", "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL},
-	{"health", NULL, NULL, NULL, NULL, NULL},
-	{"advice", NULL, NULL, NULL, NULL, run_advice},
-	{"top", NULL, NULL, NULL, NULL, run_top},
-	{NULL, NULL, NULL, NULL, NULL, NULL}
+	{"donors", NULL, "GET", "/v1/donors", ctl_show_donors, NULL, NULL},
+	{"leases", NULL, "GET", "/v1/leases", ctl_show_leases, NULL, NULL},
+	{"drain", "DONOR", "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL, NULL},
+	{"undrain", "DONOR", "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL, NULL},
+	{"revoke", "LEASE", "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL, NULL},
+	{"health", NULL, NULL, NULL, NULL, NULL, NULL},
+	{"advice", NULL, NULL, NULL, NULL, run_advice, NULL},
+	{"top", NULL, NULL, NULL, NULL, run_top, NULL},
+	{"credential", NULL, NULL, NULL, NULL, NULL, ctl_credential},
+	{NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 };
 
 /* Refuse options that the command would ignore. */
@@ -131,14 +143,21 @@ static void
 check_options(const Command *command)
 {
 	bool		is_top = command->run == run_top;
+	bool		edits = command->edit != NULL;
 
-	if (command->run == NULL && opt_broker == NULL)
+	if (edits && opt_credentials == NULL)
+		rbp_usage_error(&program, "--credentials is required");
+	if (!edits && opt_credentials != NULL)
+		rbp_usage_error(&program, "%s does not take --credentials", command->name);
+	if (edits && opt_broker != NULL)
+		rbp_usage_error(&program, "%s does not take --broker", command->name);
+	if (command->run == NULL && !edits && opt_broker == NULL)
 		rbp_usage_error(&program, "--broker is required");
 	if (command->run == NULL && opt_dbname != NULL)
 		rbp_usage_error(&program, "%s does not take --dbname", command->name);
 	if (!is_top && opt_once)
 		rbp_usage_error(&program, "%s does not take --once", command->name);
-	if (opt_json && (is_top || (command->run == NULL && command->method == NULL)))
+	if (opt_json && (is_top || (command->run == NULL && !edits && command->method == NULL)))
 		rbp_usage_error(&program, "%s does not take --json", command->name);
 }
 
@@ -153,7 +172,7 @@ find_command(int argc, char **argv)
 			continue;
 		if (command->argument != NULL && (argc < 2 || argv[1][0] == '\0'))
 			rbp_usage_error(&program, "%s needs a %s", command->name, command->argument);
-		if (argc > (command->argument ? 2 : 1))
+		if (command->edit == NULL && argc > (command->argument ? 2 : 1))
 			rbp_usage_error(&program, "there are too many arguments");
 		check_options(command);
 		return command;
@@ -232,6 +251,13 @@ main(int argc, char **argv)
 		sources.server = rbp_server_create(opt_dbname);
 		command->run(&sources);
 		rbp_server_destroy(sources.server);
+	}
+	else if (command->edit != NULL)
+	{
+		const char *fault = command->edit(opt_credentials, opt_json, argc - first - 1, argv + first + 1);
+
+		if (fault != NULL)
+			rbp_usage_error(&program, "%s", fault);
 	}
 	else if (command->method == NULL)
 		code = ask_health(sources.http);
