@@ -16,6 +16,7 @@
 #include "base/choice.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
+#include "common/limits.h"
 
 /* Their defaults are in the tables below. */
 char	   *rbp_guc_broker;
@@ -24,6 +25,7 @@ int			rbp_guc_buffer_tier_max_size;
 int			rbp_guc_staging_size;
 char	   *rbp_guc_transport;
 char	   *rbp_guc_token_file;
+char	   *rbp_guc_client_name;
 int			rbp_guc_lease_ttl;
 int			rbp_guc_keep_time;
 bool		rbp_guc_compare_with_disk;
@@ -185,6 +187,21 @@ check_tablespaces(char **newval, void **extra, GucSource source)
 		list_free(names);
 	pfree(copy);
 	return good;
+}
+
+/* As donors' names are, and with slashes. */
+static bool
+check_client_name(char **newval, void **extra, GucSource source)
+{
+	const char *name = *newval;
+
+	if (name[0] == '\0' ||
+		(strlen(name) < RBP_DONOR_ID_LEN && name[0] != '-' && name[0] != '.' &&
+		 name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-/")] == '\0'))
+		return true;
+	GUC_check_errdetail("A name has letters, digits and . _ : - /, at most %d, and begins with neither . nor -.",
+						RBP_DONOR_ID_LEN - 1);
+	return false;
 }
 
 static bool
@@ -409,7 +426,11 @@ static const struct
 	.check = check_transport,.assign = assign_transport},
 	{"remote_bp.token_file", &rbp_guc_token_file, "",
 		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
-	"Sets the file with the token for the broker; empty for no token."},
+	"Sets the file with the credential for the broker; empty for none."},
+	{"remote_bp.client_name", &rbp_guc_client_name, "",
+		PGC_POSTMASTER, 0,
+		"Sets the name of this server for the broker; empty for one made from those of machine and data directory.",
+	.check = check_client_name},
 	{"remote_bp.follow", &rbp_guc_follow, "",
 		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
 		"Sets the connection string of the server whose hot pages a standby reads into its tier; empty for none.",

@@ -14,6 +14,7 @@
 #include "common/token.h"
 #include "lease/broker.h"
 #include "lease/http.h"
+#include "lease/plan.h"
 #include "remote/remote.h"
 
 /* Replace a string that lives as long as its broker; NULL to have none. */
@@ -49,6 +50,7 @@ rbp_lease_broker_free(RbpBroker *b)
 	set_string(&b->token_file, NULL);
 	set_string(&b->token, NULL);
 	set_string(&b->rejected_token, NULL);
+	set_string(&b->rejected_reason, NULL);
 	set_string(&b->logged_reason, NULL);
 	pfree(b);
 }
@@ -82,7 +84,7 @@ rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
 }
 
 /*
- * Returns the first line of a token file, palloc'ed; NULL, with the reason, on
+ * Returns the credential of a token file, palloc'ed; NULL, with the reason, on
  * failure.
  */
 static char *
@@ -117,20 +119,39 @@ token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reas
 	{
 		if (b->logged_reason != NULL)
 			ereport(LOG,
-					(errmsg("remote_bp: broker \"%s\" accepts the token of remote_bp.token_file",
+					(errmsg("remote_bp: broker \"%s\" accepts the credential of remote_bp.token_file",
 							b->url)));
 		set_string(&b->rejected_token, NULL);
 		set_string(&b->logged_reason, NULL);
 	}
 	else if (b->logged_reason == NULL || strcmp(b->logged_reason, reason) != 0)
 	{
-		rbp_stats_error("the token for broker \"%s\" is not replaced: %s", b->url, reason);
+		rbp_stats_error("the credential for broker \"%s\" is not replaced: %s", b->url, reason);
 		ereport(LOG,
-				(errmsg("remote_bp: the token for broker \"%s\" is not replaced: %s",
+				(errmsg("remote_bp: the credential for broker \"%s\" is not replaced: %s",
 						b->url, reason),
-				 errdetail("Requests continue to use the token that was accepted last.")));
+				 errdetail("Requests continue to use the credential that was accepted last.")));
 		set_string(&b->logged_reason, reason);
 	}
+}
+
+/* The broker has not accepted this token, of the token file; reason gets why. */
+static void
+token_rejected(RbpBroker *b, const char *token, const RbpHttpReply *reply,
+			   char reason[RBP_BROKER_WHY_LEN])
+{
+	char text[	200];
+
+	rbp_lease_error_text(reply->body, reply->len, text, sizeof(text));
+	if (token[0] == '\0')
+		snprintf(reason, RBP_BROKER_WHY_LEN,
+				 "it requires a credential, but remote_bp.token_file is not set (HTTP status %d)",
+				 reply->status);
+	else
+		snprintf(reason, RBP_BROKER_WHY_LEN, "it does not accept the credential (HTTP status %d: %s)",
+				 reply->status, text);
+	set_string(&b->rejected_token, token);
+	set_string(&b->rejected_reason, reason);
 }
 
 int
@@ -150,9 +171,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		tokens[1] = from_file;
 	}
 	if (from_file != NULL)
-		strlcpy(reason, from_file[0] == '\0' ?
-				"it requires a token, but remote_bp.token_file is not set (HTTP status 401)" :
-				"it does not accept the token (HTTP status 401)", RBP_BROKER_WHY_LEN);
+		strlcpy(reason, b->rejected_reason != NULL ? b->rejected_reason : "", RBP_BROKER_WHY_LEN);
 	for (int i = 0; i < 2; i++)
 	{
 		const char *token = tokens[i];
@@ -164,7 +183,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 							   reply);
 		failed = reply->foreign ? FAILED_ANSWER :
 			reply->status == 0 ? FAILED_NETWORK :
-			reply->status == 401 ? FAILED_AUTH : 0;
+			reply->refused ? FAILED_AUTH : 0;
 		if (failed == 0)
 			token_accepted(b, token, from_file != NULL && strcmp(token, from_file) == 0, reason);
 		else if (failed != FAILED_AUTH)
@@ -172,7 +191,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		if (failed != FAILED_AUTH)
 			break;
 		if (token == from_file)
-			set_string(&b->rejected_token, token);
+			token_rejected(b, token, reply, reason);
 	}
 	for (int i = 0; i < 2; i++)
 	{

@@ -21,6 +21,7 @@ typedef struct RbpBroker
 	char	   *token_file;
 	char	   *token;			/* accepted last, "" for none; NULL: none yet */
 	char	   *rejected_token; /* the file's token, which was not accepted */
+	char	   *rejected_reason;	/* why; kept for as long */
 	char	   *logged_reason;	/* why the file's token is not used, as it was
 								 * logged */
 	int			failures_logged;	/* FAILED_*, for the lease worker */
@@ -66,7 +67,7 @@ extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file
  * at any time.  If the file cannot be read, or the broker does not accept its
  * token, the token that was accepted last is used, which is logged once.
  *
- * Returns 0 if there is a reply, with another status than 401.  Otherwise the
+ * Returns 0 if there is a reply, and the token was accepted.  Otherwise the
  * FAILED_* that it is, with the reason in why; it is "" if the request was not
  * sent because the broker's name is being looked up, or if the worker has been
  * asked to end.

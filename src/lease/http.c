@@ -262,6 +262,9 @@ take_reply(const RbpBytes *answer, RbpHttpReply *reply)
 		return;
 	}
 	reply->status = (int) status;
+	/* a 403 may also mean a wrong secret of the lease */
+	reply->refused = status == 401 ||
+		(status == 403 && curl_easy_header(easy, "WWW-Authenticate", 0, CURLH_HEADER, -1, &mark) == CURLHE_OK);
 	reply->len = answer->len;
 	reply->body = palloc(answer->len + 1);
 	if (answer->len > 0)

@@ -19,6 +19,8 @@ typedef struct RbpHttpReply
 	int			status;			/* HTTP status; 0: there is no reply */
 	bool		foreign;		/* something else than a broker has replied,
 								 * which counts as no reply */
+	bool		refused;		/* the broker does not accept the token, or
+								 * not for this */
 	char	   *body;			/* palloc'd, or NULL; zero-terminated */
 	size_t		len;
 	char		error[256];		/* why there is no reply; "" if the host name

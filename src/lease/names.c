@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
+#include "base/guc.h"
 #include "common/clock.h"
 #include "common/text.h"
 #include "lease/names.h"
@@ -55,6 +56,11 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 	char		readable[33];
 	int			n = 0;
 
+	if (rbp_guc_client_name[0] != '\0')
+	{
+		strlcpy(name, rbp_guc_client_name, RBP_DONOR_ID_LEN);
+		return;
+	}
 	memset(&identity, 0, sizeof(identity));
 	identity.system_identifier = GetSystemIdentifier();
 	if (stat(DataDir, &st) == 0)

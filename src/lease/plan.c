@@ -636,16 +636,6 @@ rbp_lease_end_body(const RbpCredentials *cred)
 	return text;
 }
 
-bool
-rbp_lease_is_donor_list(const char *text, size_t len)
-{
-	json_t	   *root = decode(text, len, NULL);
-	bool		is = json_is_array(json_object_get(root, "donors"));
-
-	json_decref(root);
-	return is;
-}
-
 void
 rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 {

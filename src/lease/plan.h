@@ -147,9 +147,6 @@ extern char *rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWish
 								  const RbpRegionGrant *released, int n);
 extern char *rbp_lease_end_body(const RbpCredentials *cred);
 
-/* Is this a broker's list of donors? */
-extern bool rbp_lease_is_donor_list(const char *text, size_t len);
-
 /* Copy the "error" of a broker's error answer to buf, or say that it has none. */
 extern void rbp_lease_error_text(const char *text, size_t len,
 								 char *buf, size_t buflen);

@@ -145,17 +145,22 @@ rbp_lease_apply_settings(void)
 static const char *
 check_broker(RbpBroker *b, long timeout_ms, int *kind)
 {
+	/* what only a server may ask, and a broker denies */
+	static const RbpCredentials no_lease = {.lease = "none"};
+	char	   *body = rbp_lease_end_body(&no_lease);
 	const RbpHttpRequest request = {
-		.method = "GET",.path = "/v1/donors",.timeout_ms = timeout_ms,.stop_on_shutdown = true
+		.method = "POST",.path = "/v1/leases/none/renew",.body = body,.timeout_ms = timeout_ms,
+		.stop_on_shutdown = true
 	};
 	char		why[RBP_BROKER_WHY_LEN];
 	RbpHttpReply reply;
 
 	*kind = rbp_lease_broker_request(b, &request, &reply, why);
+	free(body);
 	if (*kind != 0)
 		return pstrdup(why);
 	*kind = FAILED_STATUS;
-	if (reply.status != 200 || !rbp_lease_is_donor_list(reply.body, reply.len))
+	if (reply.status != 404)
 		return psprintf("HTTP status %d: is this a remote_bp broker?", reply.status);
 	return NULL;
 }

@@ -486,9 +486,6 @@ test_broker(void)
 	lease = parse(HEAD, "", "", "");
 	ok(lease != NULL && lease->namesakes == 0, "without a number there are none");
 	rbp_lease_free(lease);
-	ok(rbp_lease_is_donor_list("{\"donors\":[]}", 13), "a list of donors is a broker's");
-	ok(!rbp_lease_is_donor_list("{\"donors\":5}", 12) && !rbp_lease_is_donor_list("{}", 2) &&
-	   !rbp_lease_is_donor_list("<html>", 6) && !rbp_lease_is_donor_list("", 0), "what is none is not");
 }
 
 static void

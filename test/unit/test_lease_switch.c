@@ -43,8 +43,8 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	nchecks++;
 	timeout_ms = request->timeout_ms;
 	strlcpy(why, answers ? "" : "no answer", RBP_BROKER_WHY_LEN);
-	reply->status = 200;
-	reply->body = "{\"donors\":[]}";
+	reply->status = 404;
+	reply->body = "{\"error\":\"there is no such lease\"}";
 	reply->len = strlen(reply->body);
 	return answers ? 0 : FAILED_NETWORK;
 }
