@@ -68,6 +68,16 @@ kill_broker()
     cat "$log" >>"$dir/brokers_before.log"
 }
 
+# credential ROLE NAME: one more in the file that start_broker --credentials is to have; prints it.
+credentials=$dir/credentials
+credential() { "$RBP_CTL" --credentials "$credentials" credential add "$1" "$2"; }
+
+# as CREDENTIAL: from now on, requests have it
+as() { curl_auth=(-H "Authorization: Bearer $1"); }
+
+# in_file CREDENTIAL NAME: it is in the token file $dir/NAME
+in_file() { (umask 077 && echo "$1" >"$dir/$2"); }
+
 # api METHOD PATH [BODY]: sets status and answer.
 api()
 {

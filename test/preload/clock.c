@@ -3,7 +3,8 @@
  *	  Preloaded into a daemon by a test: a clock that steps.
  *
  * While the file that RBP_CLOCK names is there, it holds a number of seconds by which
- * the time of day is off.  CLOCK_MONOTONIC and CLOCK_BOOTTIME are as they are.
+ * the time of day is off.  CLOCK_BOOTTIME is as it is, and so is CLOCK_MONOTONIC, unless
+ * RBP_CLOCK_MONOTONIC is set.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,7 +41,8 @@ clock_gettime(clockid_t clock, struct timespec *ts)
 	if (next == NULL)
 		*(void **) &next = dlsym(RTLD_NEXT, "clock_gettime");
 	rc = next(clock, ts);
-	if (rc == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+	if (rc == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE ||
+					(clock == CLOCK_MONOTONIC && getenv("RBP_CLOCK_MONOTONIC") != NULL)))
 		ts->tv_sec += offset();
 	return rc;
 }

@@ -5,14 +5,16 @@
 
 . "$(dirname "$0")/../lib.sh"
 
-echo token-of-ctl >"$dir/token"
-chmod 600 "$dir/token"
-curl_auth=(-H "Authorization: Bearer token-of-ctl")
-start_broker --token-file "$dir/token" --donor-timeout 300   # on a busy machine
+in_file "$(credential operator '*')" token
+donor=$(credential donor '*')
+server=$(credential server '*')
+start_broker --credentials "$credentials" --donor-timeout 300   # on a busy machine
+as "$donor"
 register mem1:7001 4 i1
 register mem2:7001 4 i1
 beat mem1:7001 i1
 beat mem2:7001 i1
+as "$server"
 lease db1 i1 3
 
 # ctl ARGUMENT...: sets code, out, err
@@ -66,13 +68,14 @@ lease db1 i1 2
 ctl health
 is "health" "$code $out" "0 well: 2 of 2 donors heard of, 128 MB leased by 1 lease"
 "$RBP_CTL" --broker "$url" health >"$dir/out"
-is "health without the token says why" "$? $(grep -c '^not well: broker: .*token is missing or wrong' "$dir/out")" "4 1"
+is "health without a credential says why" "$? $(grep -c '^not well: broker: .*credential is missing or wrong' "$dir/out")" "4 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 health >"$dir/out"
 is "and so it does without a broker" "$? $(grep -c '^not well: broker: Failed to connect' "$dir/out")" "4 1"
 ctl --json health
 is "usage: health does not take --json" "$code" 2
 kill_broker
-start_broker --token-file "$dir/token" --donor-timeout 2
+start_broker --credentials "$credentials" --donor-timeout 2
+as "$donor"
 beat mem1:7001 i1
 pump mem1:7001 i1
 unwell() { ctl health; [ "$code" = 4 ] && grep -qE '^not well: donor mem2:7001 is (away|gone); 1 of 2 donors heard of, ' <<<"$out"; }
@@ -124,7 +127,7 @@ done
 "$RBP_CTL" --broker "HTTP${url#http}" --token-file "$dir/token" donors >/dev/null
 is "HTTP is a scheme, too" $? 0
 "$RBP_CTL" --broker "$url" donors >/dev/null 2>"$dir/err"
-is "a request without the token fails" "$? $(grep -c 'token is missing or wrong' "$dir/err")" "1 1"
+is "a request without a credential fails" "$? $(grep -c 'credential is missing or wrong' "$dir/err")" "1 1"
 "$RBP_CTL" --broker "$url" --token-file "$dir/none" donors >/dev/null 2>"$dir/err"
 is "a missing token file is an error" "$? $(grep -c 'No such file' "$dir/err")" "1 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 donors >/dev/null 2>"$dir/err"
@@ -149,10 +152,21 @@ done
 is "remote_bp_broker without --state" $? 2
 timeout 60 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
 is "a port that is taken" "$? $(grep -c 'could not listen on 127.0.0.1' "$dir/err")" "1 1"
-for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})"; do
-    echo "$text" >"$dir/bad_token"
-    timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" --token-file "$dir/bad_token" >/dev/null 2>&1
-    is "a token file with \"${text:0:20}\"" $? 1
+for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})" "${donor%.-}" "boss${donor#donor}" "${donor%-}0" ".$donor" "${donor/\*/a b}"; do
+    in_file "$text" bad_token
+    said=$("$RBP_CTL" --broker "$url" --token-file "$dir/bad_token" donors 2>&1)
+    is "a token file with \"${text:0:20}\"" "$? $(grep -cE 'its first line is (empty|not ROLE.NAME.SECRET.PIN)$' <<<"$said")" "1 1"
 done
+in_file "operator.*.0123456789abcdef.-" bad_token
+said=$("$RBP_CTL" --broker "$url" --token-file "$dir/bad_token" donors 2>&1)
+is "a short secret" "$? $(grep -c 'its secret is not 64 hex digits, of 32 random bytes$' <<<"$said")" "1 1"
+chmod 644 "$dir/token"
+said=$("$RBP_CTL" --broker "$url" --token-file "$dir/token" donors 2>&1)
+is "a token file that others may read" "$? $(grep -c "\"$dir/token\": others may read it: chmod 640 it\$" <<<"$said")" "1 1"
+said=$(timeout 60 "$RBP_DONOR" --broker "$url" --listen 127.0.0.1:0 --memory 4MB --region-size 1MB --min-free 0 --token-file "$dir/token" 2>&1)
+is "which a donor does not take, either" "$? $(grep -c "others may read it: chmod 640 it\$" <<<"$said")" "1 1"
+chmod 640 "$dir/token"
+ctl donors
+is "its group may" "$code" 0
 
 finish

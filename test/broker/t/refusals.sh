@@ -7,12 +7,11 @@
 . "$(dirname "$0")/../lib.sh"
 
 : "${RBP_DONOR:=$root/build/remote_bp_donor}"
-umask 077
-echo right >"$dir/token"
-echo other >"$dir/other"
-
-start_broker --token-file "$dir/token"
-curl_auth=(-H "Authorization: Bearer right")
+operator=$(credential operator ops)
+server=$(credential server '*')
+in_file "$(credential donor d)" token
+start_broker --credentials "$credentials"
+as "$operator"
 "$RBP_DONOR" --broker "$url" --listen 127.0.0.1:0 --memory 4MB --region-size 1MB --id d --transports tcp,shm \
     --token-file "$dir/token" 2>"$dir/donor.log" &
 donor_pid=$!
@@ -52,8 +51,10 @@ point $? "a donor logs a client that speaks another version"
 for i in 1 2 3 4; do say "$(hello 1 no-such-lease)" "$auth"; done
 until_true 20 donor_tells "refused a client from 127.0.0.1: there is no such lease, or no more"
 point $? "a donor logs a client that names an unknown lease"
+as "$server"
 api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":1048576,"ttl_ms":600000}'
 id=$(get .lease)
+as "$operator"
 until_true 20 donor_is d '.leased == 1 and .applied == .revision'
 say "$(hello 1 "$id")" "$auth"
 until_true 20 donor_tells "refused a client from 127.0.0.1: its proof of the lease's secret is wrong"
@@ -62,35 +63,48 @@ told "$dir/donor.log" 1 "does not speak this protocol" && told "$dir/donor.log" 
 point $? "each once for the time being"
 
 secret=$(printf '0%.0s' {1..64})
+as "$server"
 for i in 1 2 3; do renew; done
 is "a wrong secret at the broker" "$status" 403
 told "$log" 1 "warning: refused a request from 127.0.0.1: its secret for lease $id is wrong"
 point $? "is in its log, once"
 curl_auth=()
 for i in 1 2 3; do api GET /v1/leases; done
-is "no token" "$status" 401
-told "$log" 1 "warning: refused a request from 127.0.0.1: it has no token"
+is "no credential" "$status" 401
+told "$log" 1 "warning: refused a request from 127.0.0.1: it has no credential"
 point $? "as well"
-curl_auth=(-H "Authorization: Bearer wrong")
+as wrong
 api GET /v1/leases
 is "a wrong one" "$status" 401
-told "$log" 1 "warning: refused a request from 127.0.0.1: its token is wrong"
+told "$log" 1 "warning: refused a request from 127.0.0.1: its credential is wrong"
 point $? "also where another complaint came before it"
-curl_auth=(-H "Authorization: Bearer right")
+as "$operator"
+api POST /v1/leases "{\"client\":\"c\",\"instance\":\"i\",\"purpose\":\"buffer\",\"bytes\":1,\"ttl_ms\":5000}"
+is "one of another role" "$status" 403
+told "$log" 1 'warning: refused a request from 127.0.0.1: operator "ops" may not do this: role server may'
+point $? "is in the log with both"
 
 kill -TERM "$broker_pid"
 wait "$broker_pid"
-told "$log" 1 "it has no token (2 times more in"
+told "$log" 1 "it has no credential (2 times more in"
 point $? "how often it was in all comes later, or at the end"
 until_true 30 donor_tells "warning: cannot reach the broker: "
 point $? "the broker away is in the donor's log"
-start_broker --token-file "$dir/other" --listen "${url#http://}"
-curl_auth=(-H "Authorization: Bearer other")
-until_true 30 donor_tells "warning: the broker refuses: the token is missing or wrong"
+"$RBP_CTL" --credentials "$credentials" credential remove donor d >/dev/null
+start_broker --credentials "$credentials" --listen "${url#http://}"
+until_true 30 donor_tells "warning: the broker refuses: the credential is missing or wrong"
 point $? "the donor logs that the broker refuses it"
-broker_tells() { grep -qF "refused a request from 127.0.0.1: its token is wrong" "$log"; }
+broker_tells() { grep -qF "refused a request from 127.0.0.1: its credential is wrong" "$log"; }
 until_true 30 broker_tells
 point $? "the broker's log has this refusal, too"
+in_file "$(credential donor e)" token
+kill -HUP "$broker_pid"
+until_true 30 donor_tells 'warning: the broker refuses: donor "e" may not do this for "d": role donor of that name, or of "*", may'
+point $? "a credential of another name, which the donor finds in its file, is refused with who may"
+in_file "$(credential donor d)" token
+kill -HUP "$broker_pid"
+until_true 30 donor_is d '.state == "up"'
+point $? "with one of its own it is back"
 
 kill -TERM "$donor_pid"
 kill -TERM "$donor_pid"
