@@ -257,6 +257,7 @@ int			rbp_guc_rdma_ack_timeout = 12;
 int			rbp_guc_rdma_retry_count = 6;
 uint32		rbp_guc_connect_settings_version = 1;
 char	   *rbp_guc_broker = "http://broker";
+char	   *rbp_guc_client_name = "";
 int			rbp_guc_temp_tier_size = 1;
 uint32		rbp_wait_events[RBP_WAITS];
 static uint32 wait_event = 0;

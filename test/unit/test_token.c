@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * test_token.c
- *	  Token files: regular ones, pipes that give the line in pieces, lines that
- *	  are too long for a token, and files with several tokens.
+ *	  Credentials, and token files: regular ones, pipes that give the line in
+ *	  pieces, lines that are too long, and files that others may use.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,6 +19,10 @@
 
 #include "tap.h"
 
+#define SECRET		"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define DONOR		"donor.mem1.example:7401."
+#define CREDENTIAL	DONOR SECRET ".-"
+
 static char dir[] = "/tmp/rbp_token.XXXXXX";
 static char path[64];
 static pthread_t reader;
@@ -34,16 +38,13 @@ on_signal(int signo)
 {
 }
 
-/* Text times n, and then an end, into a regular file. */
+/* The text, and n spaces before it, in a regular file. */
 static RbpTokenStatus
-read_file(const char *before, int n, const char *after, char token[RBP_TOKEN_LEN])
+read_file(int n, const char *text, char token[RBP_TOKEN_LEN])
 {
 	FILE	   *file = fopen(path, "w");
 
-	fputs(before, file);
-	for (int i = 0; i < n; i++)
-		fputc('x', file);
-	fputs(after, file);
+	fprintf(file, "%*s%s", n, "", text);
 	fclose(file);
 	return rbp_token_read(path, token);
 }
@@ -88,89 +89,101 @@ test_files(void)
 	char		token[RBP_TOKEN_LEN];
 
 	errno = 0;
-	ok(rbp_token_read("/nonexistent", token) == RBP_TOKEN_UNREADABLE && errno == ENOENT, "no file");
-	ok(rbp_token_read("/tmp", token) == RBP_TOKEN_UNREADABLE && errno == EISDIR && token[0] == '\0', "a directory");
-	ok(read_file("", 0, "", token) == RBP_TOKEN_EMPTY, "an empty file");
-	ok(read_file(" \t", 0, " \r\nsecond\n", token) == RBP_TOKEN_EMPTY, "white space, and a second line");
-	ok(read_file("", 3, "", token) == RBP_TOKEN_OK && strcmp(token, "xxx") == 0, "no newline at its end");
-	ok(read_file("\t ", 3, " \t\r\nsecond\n", token) == RBP_TOKEN_OK && strcmp(token, "xxx") == 0, "white space around it");
-	ok(read_file("", RBP_TOKEN_LEN - 1, "\n", token) == RBP_TOKEN_OK && strlen(token) == RBP_TOKEN_LEN - 1, "the longest one");
-	ok(read_file("", RBP_TOKEN_LEN - 1, "", token) == RBP_TOKEN_OK && strlen(token) == RBP_TOKEN_LEN - 1, "... without newline");
-	ok(read_file("  ", RBP_TOKEN_LEN - 1, " \r\nmore", token) == RBP_TOKEN_OK && strlen(token) == RBP_TOKEN_LEN - 1, "... with white space around it");
-	ok(read_file("", RBP_TOKEN_LEN, "\n", token) == RBP_TOKEN_TOO_LONG && token[0] == '\0', "too long by one");
-	ok(read_file("", 100000, "", token) == RBP_TOKEN_TOO_LONG && token[0] == '\0', "much too long");
-	ok(read_file("", 3, " y\n", token) == RBP_TOKEN_NOT_PRINTABLE && token[0] == '\0', "a space inside");
-	ok(read_file("", 3, "\x80\n", token) == RBP_TOKEN_NOT_PRINTABLE, "another character");
-	/* what is cut off is no token, however it looks */
-	ok(read_file("   ", 0, "", token) == RBP_TOKEN_EMPTY, "spaces alone");
-	memset(token, 'y', sizeof(token));
+	ok(rbp_token_read("/nonexistent", token) == RBP_TOKEN_UNREADABLE && errno == ENOENT && token[0] == '\0', "no file");
+	ok(rbp_token_read(dir, token) == RBP_TOKEN_UNREADABLE && errno == EISDIR && token[0] == '\0', "a directory");
+	ok(read_file(0, "", token) == RBP_TOKEN_EMPTY, "an empty file");
+	ok(read_file(5, "", token) == RBP_TOKEN_EMPTY, "spaces alone");
+	ok(read_file(0, " \t\r\n" CREDENTIAL "\n", token) == RBP_TOKEN_EMPTY, "a second line");
+	ok(read_file(0, CREDENTIAL, token) == RBP_TOKEN_OK && strcmp(token, CREDENTIAL) == 0, "no newline at its end");
+	ok(read_file(2, "\t" CREDENTIAL " \t\r\nsecond\n", token) == RBP_TOKEN_OK && strcmp(token, CREDENTIAL) == 0,
+	   "white space around it, and more lines");
+	ok(read_file(100000, CREDENTIAL "\n", token) == RBP_TOKEN_EMPTY && token[0] == '\0', "behind too many spaces");
+	ok(read_file(0, CREDENTIAL " y\n", token) == RBP_TOKEN_MALFORMED && token[0] == '\0', "more in the line");
+	ok(read_file(0, CREDENTIAL "\n", token) == RBP_TOKEN_OK, "a file for its owner alone");
+	chmod(path, 0640);
+	ok(rbp_token_read(path, token) == RBP_TOKEN_OK, "and its group");
+	for (mode_t mode = 1; mode <= S_IROTH; mode <<= 1)
 	{
-		FILE	   *file = fopen(path, "w");
-
-		for (int i = 0; i < 10 * RBP_TOKEN_LEN; i++)
-			fputc(' ', file);
-		fputs("token\n", file);
-		fclose(file);
+		chmod(path, 0640 | mode);
+		ok(rbp_token_read(path, token) == RBP_TOKEN_OPEN && token[0] == '\0', "others must not use it: %03o", 0640 | mode);
 	}
-	ok(rbp_token_read(path, token) == RBP_TOKEN_TOO_LONG && token[0] == '\0', "a token behind too many spaces");
-}
-
-static RbpTokenStatus
-read_all(const char *text, size_t len, char tokens[RBP_TOKENS_LEN])
-{
-	FILE	   *file = fopen(path, "w");
-
-	fwrite(text, 1, len, file);
-	fclose(file);
-	return rbp_token_read_all(path, tokens);
-}
-
-static bool
-all_are(const char *text, const char *expected)
-{
-	char		tokens[RBP_TOKENS_LEN];
-
-	return read_all(text, strlen(text), tokens) == RBP_TOKEN_OK && strcmp(tokens, expected) == 0;
+	chmod(path, 0600);
 }
 
 static void
-test_several(void)
+test_credentials(void)
 {
-	static char text[2 * RBP_TOKENS_LEN];
-	char		tokens[RBP_TOKENS_LEN];
+	static const struct
+	{
+		const char *text;
+		RbpTokenStatus status;
+	}			bad[] = {
+		{"", RBP_TOKEN_MALFORMED},
+		{"donor", RBP_TOKEN_MALFORMED},
+		{SECRET, RBP_TOKEN_MALFORMED},
+		{"donor." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"donor.." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{".mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"boss.mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"Donor.mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"donor.-mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"donor.m em1." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"donor.mem/1." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{"donor.m*." SECRET ".-", RBP_TOKEN_MALFORMED},
+		{DONOR SECRET, RBP_TOKEN_SECRET},
+		{DONOR SECRET ".", RBP_TOKEN_MALFORMED},
+		{DONOR SECRET ".--", RBP_TOKEN_MALFORMED},
+		{DONOR SECRET ".0" SECRET, RBP_TOKEN_MALFORMED},
+		{DONOR ".-", RBP_TOKEN_SECRET},
+		{DONOR "0123456789abcdef.-", RBP_TOKEN_SECRET},
+		{DONOR "0" SECRET ".-", RBP_TOKEN_SECRET},
+		{DONOR "0123456789ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef.-", RBP_TOKEN_SECRET},
+	};
+	char		text[1000] = "donor.";
+	RbpCredential c;
 
-	ok(all_are("old\nnew\n", "old\nnew"), "two tokens");
-	ok(all_are("one", "one") && all_are("one\n", "one"), "one, with and without a newline");
-	ok(all_are("\n  \r\n\t old \t\r\n\nnew", "old\nnew"), "empty lines and white space do not count");
-	ok(read_all("", 0, tokens) == RBP_TOKEN_EMPTY && read_all("\n \n", 3, tokens) == RBP_TOKEN_EMPTY, "none");
-	ok(read_all("old\ntwo words\n", 14, tokens) == RBP_TOKEN_NOT_PRINTABLE && tokens[0] == '\0',
-	   "one that is no token spoils all");
-	memset(text, 'x', sizeof(text));
-	for (int i = 1; i <= 16; i++)
-		text[i * RBP_TOKEN_LEN - 1] = '\n';
-	ok(read_all(text, 15 * RBP_TOKEN_LEN, tokens) == RBP_TOKEN_OK && strlen(tokens) == 15 * RBP_TOKEN_LEN - 1,
-	   "many long ones");
-	ok(read_all(text, 17 * RBP_TOKEN_LEN, tokens) == RBP_TOKEN_TOO_LONG && tokens[0] == '\0', "too many");
-	text[RBP_TOKEN_LEN - 1] = 'x';
-	ok(read_all(text, 2 * RBP_TOKEN_LEN, tokens) == RBP_TOKEN_TOO_LONG && tokens[0] == '\0', "one that is too long");
-	ok(rbp_token_read_all("/nonexistent", tokens) == RBP_TOKEN_UNREADABLE && errno == ENOENT && tokens[0] == '\0',
-	   "no file for several");
+	ok(rbp_credential_parse(CREDENTIAL, &c) == RBP_TOKEN_OK && c.role == RBP_ROLE_DONOR &&
+	   strcmp(c.name, "mem1.example:7401") == 0 && strcmp(c.secret, SECRET) == 0 && strcmp(c.pin, "-") == 0,
+	   "a credential, whose name has dots");
+	ok(rbp_credential_parse("monitor.*." SECRET "." SECRET, &c) == RBP_TOKEN_OK && c.role == RBP_ROLE_MONITOR &&
+	   strcmp(c.name, "*") == 0 && strcmp(c.pin, SECRET) == 0, "one of any name, with a pin");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		ok(rbp_credential_parse(bad[i].text, &c) == bad[i].status, "\"%s\" is none", bad[i].text);
+	memset(text + 6, 'x', RBP_DONOR_ID_LEN - 1);
+	strcpy(text + 6 + RBP_DONOR_ID_LEN - 1, "." SECRET "." SECRET);
+	ok(rbp_credential_parse(text, &c) == RBP_TOKEN_OK && strlen(c.name) == RBP_DONOR_ID_LEN - 1, "the longest one");
+	memset(text + 6, 'x', RBP_DONOR_ID_LEN);
+	strcpy(text + 6 + RBP_DONOR_ID_LEN, "." SECRET ".-");
+	ok(rbp_credential_parse(text, &c) == RBP_TOKEN_MALFORMED, "a name that is too long by one");
+	memset(text + 6, 'x', 900);
+	strcpy(text + 900, "." SECRET ".-");
+	ok(rbp_credential_parse(text, &c) == RBP_TOKEN_MALFORMED, "and by much");
 }
 
 static void
 test_pipes(void)
 {
-	static const char *const whole[] = {"secret\n", NULL};
-	static const char *const pieces[] = {"se", "cr", "et", "\n", NULL};
-	static const char *const no_newline[] = {"se", "cret", NULL};
-	static const char *const two_lines[] = {"secret\nan", "other\n", NULL};
+	static const char *const whole[] = {CREDENTIAL "\n", NULL};
+	static const char *const pieces[] = {"donor.mem1.ex", "ample:7401.", SECRET, ".-", "\n", NULL};
+	static const char *const no_newline[] = {DONOR, SECRET ".-", NULL};
+	static const char *const two_lines[] = {CREDENTIAL "\nan", "other\n", NULL};
+	static const struct
+	{
+		const char *const *texts;
+		bool		interrupt;
+		const char *name;
+	}			pipes[] = {
+		{whole, false, "a pipe"},
+		{pieces, false, "... that gives it in pieces"},
+		{pieces, true, "... between signals"},
+		{no_newline, false, "... without a newline"},
+		{two_lines, false, "... of which the first line counts"},
+	};
 	char		token[RBP_TOKEN_LEN];
 
-	ok(read_pipe(whole, false, token) == RBP_TOKEN_OK && strcmp(token, "secret") == 0, "a pipe");
-	ok(read_pipe(pieces, false, token) == RBP_TOKEN_OK && strcmp(token, "secret") == 0, "... that gives it in pieces");
-	ok(read_pipe(pieces, true, token) == RBP_TOKEN_OK && strcmp(token, "secret") == 0, "... between signals");
-	ok(read_pipe(no_newline, false, token) == RBP_TOKEN_OK && strcmp(token, "secret") == 0, "... without a newline");
-	ok(read_pipe(two_lines, false, token) == RBP_TOKEN_OK && strcmp(token, "secret") == 0, "... of which the first line counts");
+	for (size_t i = 0; i < sizeof(pipes) / sizeof(pipes[0]); i++)
+		ok(read_pipe(pipes[i].texts, pipes[i].interrupt, token) == RBP_TOKEN_OK && strcmp(token, CREDENTIAL) == 0,
+		   "%s", pipes[i].name);
 }
 
 int
@@ -183,13 +196,14 @@ main(void)
 	 * pipe
 	 */
 	signal(SIGPIPE, SIG_IGN);
+	umask(077);
 	sigaction(SIGUSR1, &interrupting, NULL);	/* without SA_RESTART */
 	reader = pthread_self();
 	if (mkdtemp(dir) == NULL)
 		return 1;
 	snprintf(path, sizeof(path), "%s/token", dir);
 	test_files();
-	test_several();
+	test_credentials();
 	test_pipes();
 	unlink(path);
 	rmdir(dir);
