@@ -1,6 +1,6 @@
 # Spilled data lives through what happens to its lease while a query holds on
 # to it: the lease shrinks and grows, goes to another broker and comes back,
-# the token changes, the broker is away for a while, the lease worker ends.
+# the credential changes, the broker is away for a while, the lease worker ends.
 
 use strict;
 use warnings;
@@ -136,14 +136,13 @@ SQL
 	is_whole("$transport, with a broker again");
 	is(lease(), $lease, "$transport: the lease is the same");
 
-	# Known by another token, at a broker that wants none.
-	append_to_file($token, "secret\n") unless -f $token;
-	chmod 0600, $token;
+	# With a credential, at a broker that wants none.
+	write_token($token, 'secret', 'server');
 	set('token_file', $token);
 	wait_renewed($node);
-	is_whole("$transport, with a token");
+	is_whole("$transport, with a credential");
 	is(lease(), $lease, "$transport: the lease is the same");
-	is(pages(), $used, "$transport: the same pages are in use with a token");
+	is(pages(), $used, "$transport: the same pages are in use with a credential");
 
 	# Another broker: what the old one's donors have is moved to disk.
 	set('broker', $broker2->url);

@@ -15,11 +15,15 @@ use Time::HiRes qw(sleep);
 
 my $MB = 1024 * 1024;
 my $token = PostgreSQL::Test::Utils::tempdir() . '/token';
-append_to_file($token, "the-second-ones\n");
+write_token($token, 'the-second-ones', 'server');
+my $donor_token = write_token("$token.donor", 'the-second-ones', 'donor');
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '64MB', region_size => '4MB');
-my $broker2 = start_broker(name => 'broker2', args => [ '--token-file', $token ], token => "the-second-ones");
-my $donor2 = start_donor($broker2, id => 'donor2', memory => '64MB', region_size => '4MB', args => [ '--token-file', $token ]);
+my $broker2 = start_broker(
+	name => 'broker2',
+	args => [ '--credentials', write_credentials("$token.broker", 'the-second-ones') ],
+	token => 'the-second-ones');
+my $donor2 = start_donor($broker2, id => 'donor2', memory => '64MB', region_size => '4MB', args => [ '--token-file', $donor_token ]);
 my $node = new_cluster(
 	'changes',
 	broker => $broker,
@@ -86,12 +90,15 @@ $broker2->freeze;
 set(broker => $broker2->url);
 stays('it hangs', qr/LOG: .*could not switch to broker "\Q@{[ $broker2->url ]}\E"/);
 $broker2->thaw;
-ok( wait_for('the log', sub { log_count(qr/token/) > 0 }, 30), 'a broker that wants a token: the log reports it');
+ok( wait_for('the log', sub { log_count(qr/credential/) > 0 }, 30), 'a broker that wants a credential: the log reports it');
 wait_renewed($node);
-is(leases(), $leases, 'a broker that wants a token: without one the leases stay');
-is(log_count(qr/could not switch to broker \S+ it requires a token/), 1, 'a broker that wants a token: the log reports it once');
+is(leases(), $leases, 'a broker that wants a credential: without one the leases stay');
+is(log_count(qr/could not switch to broker \S+ it requires a credential/), 1, 'a broker that wants a credential: the log reports it once');
 
-set(broker => 'http://' . $donor->address);
+set(broker => $broker2->url, token_file => $donor_token);
+stays('a credential of another role', qr/LOG: .*could not switch to broker .*HTTP status 403: donor "\*" may not do this: role server may/);
+
+set(broker => 'http://' . $donor->address, token_file => '');
 stays('not a broker', qr/LOG: .*could not switch to broker/);
 
 # Back, as if nothing had been.

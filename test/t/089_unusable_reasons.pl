@@ -13,11 +13,12 @@ use RemoteBP;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
-for my $token ([ right => 'correct-horse-battery-staple' ], [ wrong => 'guessed' ])
-{
-	append_to_file("$dir/$token->[0]", "$token->[1]\n");
-	chmod 0600, "$dir/$token->[0]";
-}
+my $right = 'correct-horse-battery-staple';
+write_token("$dir/right", $right, 'server');
+write_token("$dir/donor", $right, 'donor');
+write_token("$dir/wrong", 'guessed', 'server');
+write_token("$dir/open", $right, 'server');
+chmod 0644, "$dir/open";
 
 my $node = new_cluster('reasons', tier => '32MB',
 	conf => "remote_bp.temp_tier_max_size = '8MB'\nremote_bp.temp_tier_size = '8MB'\nremote_bp.lease_ttl = '3s'\n");
@@ -58,24 +59,27 @@ sub last_error
 wait_reason(qr/^remote_bp\.broker is not set$/, 'no broker is set');
 is(last_error(), '', 'a broker that is not set is no error');
 
-my $broker = start_broker(
-	args => [ '--token-file', "$dir/right" ],
-	token => 'correct-horse-battery-staple');
+my $broker = start_broker(args => [ '--credentials', write_credentials("$dir/credentials", $right) ], token => $right);
 my $url = $broker->url;
 set(broker => "'$url'");
-wait_reason(qr/broker "\Q$url\E".*since.*requires a token.*401/, 'no token');
+wait_reason(qr/broker "\Q$url\E".*since.*requires a credential.*401/, 'no credential');
 set(token_file => "'$dir/wrong'");
-wait_reason(qr/broker "\Q$url\E".*since.*does not accept the token.*401/, 'the wrong token');
-like(last_error(), qr/does not accept the token/, 'the wrong token is the last error');
+wait_reason(qr/broker "\Q$url\E".*since.*does not accept the credential.*401/, 'the wrong credential');
+like(last_error(), qr/does not accept the credential/, 'the wrong credential is the last error');
 set(token_file => "'$dir/none'");
 wait_reason(qr/could not read token file/, 'no such file');
+set(token_file => "'$dir/open'");
+wait_reason(qr/could not read token file "\Q$dir\E\/open": others may read it: chmod 640 it/, 'a file that others may read');
+set(token_file => "'$dir/donor'");
+wait_reason(qr/broker "\Q$url\E".*since.*does not accept the credential \(HTTP status 403: donor "\*" may not do this: role server may\)/,
+	'a credential of another role');
 $node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
 set(token_file => "'$dir/right'");
-wait_reason(qr/waits for memory/, 'the right token, and no donor');
+wait_reason(qr/waits for memory/, 'the right credential, and no donor');
 $node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
 is(last_error(), '', 'a reset forgets the last error');
 
-my $donor = start_donor($broker, memory => '64MB', args => [ '--token-file', "$dir/right" ]);
+my $donor = start_donor($broker, memory => '64MB', args => [ '--token-file', "$dir/donor" ]);
 wait_reason(undef, 'a donor');
 set(enabled => 'off');
 wait_reason(qr/^remote_bp\.enabled is off$/, 'switched off', temp => undef);

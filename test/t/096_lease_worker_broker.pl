@@ -16,12 +16,11 @@ use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-my @args = ('--token-file', write_token("$dir/first", 'correct-horse'));
-my $broker = start_broker(args => [@args], token => 'correct-horse');
-my $donor = start_donor($broker, id => 'one', memory => '16MB', region_size => '4MB', args => [@args]);
+my $broker = start_broker(args => [ '--credentials', write_credentials("$dir/first", 'correct-horse') ], token => 'correct-horse');
+my $donor = start_donor($broker, id => 'one', memory => '16MB', region_size => '4MB', args => [ '--token-file', write_token("$dir/donor", 'correct-horse', 'donor') ]);
 my $broker2 = start_broker(name => 'broker2');
 my $donor2 = start_donor($broker2, id => 'two', memory => '16MB', region_size => '4MB');
-my $used = write_token("$dir/used", 'correct-horse');
+my $used = write_token("$dir/used", 'correct-horse', 'server');
 my $node = spill_cluster(
 	'restarts',
 	broker => $broker,
@@ -70,7 +69,7 @@ my $lease = leases();
 # Both settings mistyped; neither is taken.
 my $nobody = 'http://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
 $offset = log_size($node);
-write_token("$dir/used", 'guessed');
+write_token("$dir/used", 'guessed', 'server');
 set('broker', $nobody);
 log_has(qr/could not switch to broker "\Q$nobody\E"/, 'mistyped: the worker does not change to the broker');
 restart_worker('mistyped');
@@ -95,7 +94,8 @@ ok(wait_temp_leased($node, 16), 'another broker: the new broker grants a lease')
 is($session->query(q{SELECT rows_of('c')}), $expected, 'another broker: spilled data is whole');
 is($session->{stderr}, '', 'no error');
 is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, 'the first broker has no lease left');
-unlike(log_since($node), qr/are lost with|could not be renewed in time|guessed|correct-horse/, 'the log reports no loss, and shows no token');
+my @secrets = map { secret($_) } qw(guessed correct-horse);
+unlike(log_since($node), qr/are lost with|could not be renewed in time|$secrets[0]|$secrets[1]/, 'the log reports no loss, and shows no secret');
 $session->quit;
 spill_is_clean($node, 'in the end');
 $node->stop;

@@ -8,6 +8,7 @@ use strict;
 use warnings;
 
 use Cwd ();
+use Digest::SHA qw(sha256_hex);
 use Exporter 'import';
 use File::Temp;
 use HTTP::Tiny;
@@ -23,7 +24,7 @@ use RemoteBP::Proxy;
 
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
-  wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
+  wait_for set_faults new_cluster test_build need_test_build build_module secret credential write_token write_credentials create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages pages_kept_or_evicted warm make_table two_templates content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_processes server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
@@ -78,7 +79,7 @@ sub wait_for
 #---- programs -------------------------------------------------------------
 
 # Options of start_broker: name, listen, state, args => [further arguments], pipe => 1
-# (see RemoteBP::Daemon).
+# (see RemoteBP::Daemon), token => the word of credentials that it accepts (see secret).
 sub start_broker
 {
 	my (%opt) = @_;
@@ -176,7 +177,7 @@ sub http_json
 {
 	my ($broker, $method, $path, $body) = @_;
 	my %headers;
-	$headers{Authorization} = "Bearer $broker->{token}" if $broker->{token};
+	$headers{Authorization} = 'Bearer ' . credential($broker->{token}, 'operator') if $broker->{token};
 	my %args = (headers => \%headers);
 	$args{content} = encode_json($body) if $body;
 	my $res =
@@ -245,15 +246,45 @@ sub need_test_build
 	return;
 }
 
-# A file with that token, all at once, also in the place of another; its path.
-sub write_token
+# Secrets are made from words.
+sub secret
 {
-	my ($path, $token) = @_;
+	my ($word) = @_;
+	return sha256_hex($word);
+}
+
+# A credential with that secret, for any name unless one is given.
+sub credential
+{
+	my ($word, $role, $name) = @_;
+	return join('.', $role, $name // '*', secret($word), '-');
+}
+
+# A file with that text, all at once, also in the place of another; its path.
+sub write_secret_file
+{
+	my ($path, $text) = @_;
 	open(my $file, '>', "$path.new") or die $!;
-	print $file "$token\n";
+	chmod(0600, $file) or die $!;
+	print $file "$text\n";
 	close $file;
 	rename("$path.new", $path) or die $!;
 	return $path;
+}
+
+# A token file.
+sub write_token
+{
+	my ($path, @credential) = @_;
+	return write_secret_file($path, credential(@credential));
+}
+
+# A broker's file, which accepts credentials of all roles with these secrets.
+sub write_credentials
+{
+	my ($path, @words) = @_;
+	return write_secret_file($path,
+		join("\n", map { my $hash = sha256_hex(secret($_)); map { "$_ * $hash" } qw(server donor operator monitor) } @words));
 }
 
 # Compile a library of test/modules with these further arguments for make, in

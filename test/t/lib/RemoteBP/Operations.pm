@@ -31,7 +31,7 @@ my $MB = 1024 * 1024;
 my ($TIER, $TEMP, $TTL) = (16, 64, 20);
 
 # All of it: the broker, its donors in order, the server, files by name, the rows that
-# the cursors have to return, the token.
+# the cursors have to return, the word of the credentials.
 my ($broker, @donors, $node, %file, $expected, $token);
 
 #---- what runs --------------------------------------------------------------
@@ -85,7 +85,7 @@ sub run_broker
 		state => $file{state},
 		token => $token,
 		pipe => 1,
-		args => [ '--token-file', $file{broker_token} ]);
+		args => [ '--credentials', $file{credentials} ]);
 	return tell_names();
 }
 
@@ -105,7 +105,7 @@ sub run_donor
 		listen => "$d->{host}:$d->{port}",
 		advertise => "$d->{id}.test:$d->{port}",
 		pipe => 1,
-		args => [ '--token-file', $file{client_token}, '--reclaim-grace', '300' ],
+		args => [ '--token-file', $file{donor_token}, '--reclaim-grace', '300' ],
 		%opt);
 	return 1;
 }
@@ -114,10 +114,11 @@ sub run_all
 {
 	my ($transport) = @_;
 	my $dir = PostgreSQL::Test::Utils::tempdir();
-	$file{$_} = "$dir/$_" for qw(names state broker_token client_token full_broker full_donor full_server clock_broker clock_donor clock_server);
+	$file{$_} = "$dir/$_" for qw(names state credentials donor_token server_token operator_token full_broker full_donor full_server clock_broker clock_donor clock_server);
 	mkdir $file{names} or BAIL_OUT("$file{names}: $!");
 	$token = 'the-first-one';
-	write_file($_, "$token\n") for qw(broker_token client_token);
+	write_credentials($file{credentials}, $token);
+	give_token();
 	@donors = map { { id => $_, host => '127.0.0.1', port => PostgreSQL::Test::Cluster::get_free_port() } } qw(one two);
 	run_broker('127.0.0.1:0');
 	run_donor($_) for @donors;
@@ -132,7 +133,7 @@ sub run_all
 		conf => <<"CONF");
 work_mem = 256kB
 remote_bp.broker = '$url'
-remote_bp.token_file = '$file{client_token}'
+remote_bp.token_file = '$file{server_token}'
 remote_bp.temp_tier_max_size = '${TEMP}MB'
 remote_bp.temp_tier_size = '${TEMP}MB'
 remote_bp.lease_ttl = '${TTL}s'
@@ -225,8 +226,8 @@ sub mend
 {
 	unlink $file{$_} for qw(full_broker full_server);
 	step_clock($_, 0) for qw(broker donor server);
-	write_file('client_token', "$token\n");
-	write_file('broker_token', "$token\n");
+	give_token();
+	write_credentials($file{credentials}, $token);
 	$_->unblock_log for $broker, map { $_->{daemon} } @donors;
 	$broker->kill9 if $broker->alive;
 	run_broker($broker->address);
@@ -380,22 +381,29 @@ sub ingress_answers
 	return run_broker($address) && $asked;
 }
 
-# The broker's file has these; one more of the same is the donors' and the server's.
+# To donors, server and operator
+sub give_token
+{
+	write_token($file{"${_}_token"}, $token, $_) for qw(donor server operator);
+	return;
+}
+
+# The broker's file has credentials with these secrets.
 sub broker_takes
 {
 	my (@tokens) = @_;
-	write_file('broker_token', join('', map { "$_\n" } @tokens));
+	write_credentials($file{credentials}, @tokens);
 	$broker->signal('HUP') or return 0;
 	$token = $broker->{token} = $tokens[0];
-	return wait_alive('the broker to take the token', sub { http_json($broker, 'GET', '/v1/donors') });
+	return wait_alive('the broker to take the credential', sub { http_json($broker, 'GET', '/v1/donors') });
 }
 
 sub refuses
 {
 	my ($old) = @_;
 	return wait_alive(
-		'the old token to be refused',
-		sub { HTTP::Tiny->new(default_headers => { Authorization => "Bearer $old" })->get($broker->url . '/v1/donors')->{status} == 401 });
+		'the old credentials to be refused',
+		sub { HTTP::Tiny->new(default_headers => { Authorization => 'Bearer ' . credential($old, 'operator') })->get($broker->url . '/v1/donors')->{status} == 401 });
 }
 
 # The broker takes both, the others are told, the broker takes the new one.
@@ -403,7 +411,7 @@ sub rotate_token
 {
 	my ($old, $new) = ($token, 'the-second-one');
 	broker_takes($new, $old) or return 0;
-	write_file('client_token', "$new\n");
+	give_token();
 	$_->signal('HUP') for donor_daemons();
 	$node->reload;
 	wait_renewed($node, 2, \&dead) && donors_are_heard() or return 0;
@@ -415,7 +423,7 @@ sub rotate_token
 sub replace_token
 {
 	my ($old, $new) = ($token, 'the-third-one');
-	write_file('client_token', "$new\n");
+	write_token($file{"${_}_token"}, $new, $_) for qw(donor server operator);
 	broker_takes($new) or return 0;
 	return refuses($old) && donors_are_heard();
 }
@@ -526,7 +534,7 @@ sub restart_donors
 	my (%opt) = @_;
 	for my $d (@donors)
 	{
-		return 0 if (ctl($broker, '--token-file', $file{client_token}, 'drain', $d->{id}))[0] != 0;
+		return 0 if (ctl($broker, '--token-file', $file{operator_token}, 'drain', $d->{id}))[0] != 0;
 		wait_for("$d->{id} to be empty", sub { $node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_leases WHERE donor = '$d->{id}'") == 0 }, 120)
 		  or return 0;
 		my $status = $d->{daemon}->stop(120);
