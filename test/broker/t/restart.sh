@@ -72,12 +72,14 @@ has "a donor restarted while the broker was down is out of its leases" '[.leases
 is "a second broker on the same state does not start" $? 1
 is "a second broker on the same state says why" "$(grep -c 'in use' "$dir/second.log")" 1
 echo "this is not a database, but a text that is long enough to be looked at as one" >"$dir/text"
+chmod 600 "$dir/text"
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/text" >"$dir/text.log" 2>&1
 is "a broker on a text file does not start" $? 1
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/no/such/dir" >"$dir/nodir.log" 2>&1
 is "a broker without its directory does not start" $? 1
 
 sqlite3 "$dir/newer.db" 'CREATE TABLE donor (id TEXT); PRAGMA user_version = 1000'
+chmod 600 "$dir/newer.db"
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/newer.db" >"$dir/newer.log" 2>&1
 is "a later version's file is not touched" "$? $(grep -c 'of another version (1000)' "$dir/newer.log")" "1 1"
 
