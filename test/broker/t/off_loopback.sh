@@ -57,7 +57,7 @@ until_true 30 refused
 point $? "the file is read again on SIGHUP"
 stop_broker
 chmod 604 "$state.credentials"
-"$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" 2>"$dir/err"
+timeout 20 "$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" 2>"$dir/err"
 is "the file must not be open to others" "$? $(grep -c 'others may read it: chmod 640 it$' "$dir/err")" "1 1"
 rm "$state.credentials"
 start_broker --listen 0.0.0.0:0
@@ -65,10 +65,10 @@ is "without the file, all are made anew" "$(made | wc -l) $(cat "$state".*.token
 stop_broker
 rm "$state".*.token "$state.credentials"
 
-"$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" --credentials "$dir/none" 2>"$dir/err"
+timeout 20 "$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" --credentials "$dir/none" 2>"$dir/err"
 is "a file that is named must be there" "$? $(grep -c "\"$dir/none\": No such file" "$dir/err")" "1 1"
 is "and none is made" "$(made)" ""
-"$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" --credentials "$dir/none" --insecure 2>"$dir/err"
+timeout 20 "$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" --credentials "$dir/none" --insecure 2>"$dir/err"
 is "with --insecure it makes no sense" "$? $(grep -c 'does not go together with --credentials' "$dir/err")" "2 1"
 
 cc -O1 -shared -fPIC -o "$dir/clock.so" "$root/test/preload/clock.c" -ldl || exit 1
