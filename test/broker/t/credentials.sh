@@ -112,7 +112,7 @@ reload()
 
     before=$(grep -c "$1" "$log")
     kill -HUP "$broker_pid"
-    until_true 30 eval "[ \$(grep -c '$1' '$log') -gt $before ]"
+    until_true 10 eval "[ \$(grep -c '$1' '$log') -gt $before ]"
 }
 statuses() { for each in "$@"; do as "$each"; api GET /v1/leases; printf '%s ' "$status"; done; }
 ops2=$(credential operator ops)
