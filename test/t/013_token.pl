@@ -5,6 +5,7 @@
 use strict;
 use warnings;
 
+use Digest::SHA qw(sha256_hex);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
@@ -50,6 +51,16 @@ my @secrets = map { secret($_) } $right, $wrong;
 unlike(log_since($node), qr/$secrets[0]|$secrets[1]/, 'no secret is in the log');
 is_clean($node);
 
+$node->stop;
+
+# A credential with a name of its own, for a server with that name.
+append_to_file("$dir/credentials", "server db1 @{[ sha256_hex(secret($right)) ]}\n");
+$broker->signal('HUP');
+write_token("$dir/server", $right, 'server', 'db1');
+$node->append_conf('postgresql.conf', "remote_bp.client_name = 'db1/one'\n");
+$node->start;
+ok(wait_leased($node, 64), 'a server whose name its credential covers gets memory');
+is(join(' ', map { $_->{client} } @{ http_json($broker, 'GET', '/v1/leases')->{leases} }), 'db1/one', 'its lease has that name');
 $node->stop;
 is($donor->stop, 0, 'the donor stops');
 is($broker->stop, 0, 'the broker stops');
