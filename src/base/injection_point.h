@@ -38,6 +38,7 @@
  *						scan takes a second
  *	slow-lookup			two seconds pass between finding a relation by its file and
  *						locking it, to read hot pages
+ *	slow-writes			writes are slow after their pages were invalidated
  *	mix-spill			each temporary block goes to a file or to a donor at
  *						random
  *	kill-changing		the lease worker is killed when it begins to change the

@@ -256,7 +256,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	invalidate_blocks(file, space, rbp_block_of(file, offset),
 					  (int) ((offset % BLCKSZ + len + BLCKSZ - 1) / BLCKSZ));
 	/* the injection point shows why prewarm locks the page */
-	if (RBP_INJECTION_POINT("prewarm-unlocked"))
+	if (RBP_INJECTION_POINT("prewarm-unlocked") || RBP_INJECTION_POINT("slow-writes"))
 		pg_usleep(20000);
 
 	/* Claims are about whole pages; a partial write needs none. */

@@ -97,30 +97,40 @@ goes_on(void)
 	return !ShutdownRequestPending && rbp_follow_is_wanted();
 }
 
+/* Wait until the socket is ready; PQconnectPoll() must not be called before that. */
 static bool
 wait_socket(int event)
 {
-	int64		now = rbp_now_ns();
-	int64		left = Min(silent_until, fetch_until) - now;
+	int			events = 0;
 
-	if (!goes_on())
-		return fail("stopped");
-	if (left <= 0)
-		return fail(silent_until < fetch_until ? "the server does not answer" : "the server is too slow");
-	if (WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH | event,
-						  PQsocket(conn), (long) Min(left / NANOS_PER_MS + 1, 1000),
-						  rbp_wait_events[RBP_WAIT_MAIN]) & WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	while ((events & event) == 0)
+	{
+		int64		left = Min(silent_until, fetch_until) - rbp_now_ns();
+
+		if (!goes_on())
+			return fail("stopped");
+		if (left <= 0)
+			return fail(silent_until < fetch_until ? "the server does not answer" : "the server is too slow");
+		events = WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH | event,
+								   PQsocket(conn), (long) Min(left / NANOS_PER_MS + 1, 1000),
+								   rbp_wait_events[RBP_WAIT_MAIN]);
+		if (events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	silent_until = rbp_now_ns() + SILENCE_NS;
 	return true;
 }
 
 static bool
 connect_to_server(void)
 {
-	/* what comes later in the list overrides what came before */
-	static const char *const keywords[] = {"dbname", "application_name", NULL};
-	const char *const values[] = {rbp_guc_follow, "remote_bp follower", NULL};
+	/*
+	 * What comes later in the list overrides what came before.  libpq goes on
+	 * to the next host if the kernel of one does not answer for so many ms.
+	 */
+	static const char *const keywords[] = {"tcp_user_timeout", "dbname", "application_name", NULL};
+	const char *const values[] = {"3000", rbp_guc_follow, "remote_bp follower", NULL};
 	PQconninfoOption *options = PQconninfoParse(rbp_guc_follow, NULL);
 	PostgresPollingStatusType status = PGRES_POLLING_WRITING;
 
@@ -159,7 +169,6 @@ next_result(PGresult **result)
 			return false;
 		if (!PQconsumeInput(conn))
 			return fail(PQerrorMessage(conn));
-		silent_until = rbp_now_ns() + SILENCE_NS;
 	}
 	*result = PQgetResult(conn);
 	return true;

@@ -17,7 +17,8 @@ use Time::HiRes qw(time);
 
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '512MB');
-my $primary = follow_primary('primary', $broker);
+# so large that no page finds a full partition
+my $primary = follow_primary('primary', $broker, tier => '128MB');
 make_table($primary, 'cold', 4, index => 0);
 $primary->safe_psql('postgres', 'CREATE DATABASE other');
 create_extension($primary, 'other');
@@ -27,13 +28,6 @@ evict_buffers($primary);
 my $standby = new_standby($primary, 'standby');
 
 sub size { my ($rel) = @_; return $primary->safe_psql('postgres', "SELECT pg_relation_size('$rel') / 8192"); }
-
-# On a standby, staged pages count, too.
-sub held
-{
-	my ($node, $rel, $db) = @_;
-	return $node->safe_psql($db // 'postgres', "SELECT coalesce(sum(pages + staged_pages), 0) FROM remote_bp_relations WHERE relation = '$rel'::regclass AND fork = 'main'");
-}
 
 #---- it follows -----------------------------------------------------------------
 
@@ -61,7 +55,12 @@ is($now->{server}, $primary->host . ':' . $primary->port, 'and from where the li
 cmp_ok($now->{names_small}, '>', 0, 'and how many there are');
 cmp_ok($now->{"present_$_"}, '<=', $now->{"names_$_"}, "and how many are present, at most all ($_)") for qw(buffers main small);
 log_tells($standby, $offset, qr/LOG: .*remote_bp: following server \S+, which names \d+ hot pages/, 'the log says so');
-ok(wait_for('two more lists', sub { wait_up_to_date($standby) && wait_up_to_date($standby) }), 'it is asked again');
+for my $again ('again', 'and again')
+{
+	my $list = 'SELECT list_taken_at FROM remote_bp_stat_follow';
+	my $last = $standby->safe_psql('postgres', $list);
+	ok(wait_for('another list', sub { $standby->safe_psql('postgres', $list) ne $last }, 120), "it is asked $again");
+}
 is(scalar(() = log_since($standby, $offset) =~ /remote_bp: following server/g), 1, 'the log says it once');
 is(server_process($primary, 'remote_bp follower'), undef, 'the primary has no follower');
 

@@ -16,7 +16,7 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   follow_primary prewarm_unread new_standby conninfo follow followed wait_state wait_up_to_date evict_tables
-  hot_pages_of flush_standby switch_over same_content
+  held hot_pages_of flush_standby switch_over same_content
 );
 
 # A primary with streaming and a table t of 16 MB, all of it in the tier, and another one to
@@ -83,7 +83,7 @@ sub conninfo
 sub follow
 {
 	my ($node, $conninfo, %settings) = @_;
-	my %all = (interval => '1s', rate => '1GB', %settings);
+	my %all = (interval => '5s', rate => '1GB', %settings);
 	(my $quoted = $conninfo) =~ s/'/''/g;
 	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.follow = '$quoted'");
 	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.follow_$_ = '$all{$_}'") for keys %all;
@@ -112,18 +112,25 @@ sub wait_state
 			$now = followed($node);
 			return $now->{state} =~ /^(?:$state)$/ && (!defined $reason || $now->{reason} =~ $reason);
 		},
-		$seconds // 120) || (diag(join ', ', map { "$_ '$now->{$_}'" } sort keys %$now), 0)[1];
+		$seconds // 300) || (diag(join ', ', map { "$_ '$now->{$_}'" } sort keys %$now), 0)[1];
 }
 
-# Wait until a list that is taken from now on has been gone through.
+# Wait until a list that is taken from now on has been gone through.  A reload has it fetched at
+# once, so that all of follow_interval is left for that; on a busy machine the other server may
+# still give an older one.
 sub wait_up_to_date
 {
 	my ($node, $seconds) = @_;
 	my $since = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+	$node->reload;
 	return wait_for(
 		'the standby to be up to date',
-		sub { $node->safe_psql('postgres', "SELECT state = 'up to date' AND list_taken_at > '$since' FROM remote_bp_stat_follow") eq 't' },
-		$seconds // 120) || (diag(explain(followed($node))), 0)[1];
+		sub {
+			my ($done, $new) = split /\|/, $node->safe_psql('postgres', "SELECT state = 'up to date', list_taken_at > '$since' FROM remote_bp_stat_follow");
+			$node->reload if $done eq 't' && $new ne 't';
+			return $done eq 't' && $new eq 't';
+		},
+		$seconds // 300) || (diag(explain(followed($node))), 0)[1];
 }
 
 sub evict_tables
@@ -131,6 +138,13 @@ sub evict_tables
 	my ($node, @tables) = @_;
 	$node->safe_psql('postgres', join '', map { "SELECT remote_bp_evict('$_');" } @tables);
 	return;
+}
+
+# Pages of the relation's main fork that the tier has.  On a standby, staged pages count, too.
+sub held
+{
+	my ($node, $rel, $db) = @_;
+	return $node->safe_psql($db // 'postgres', "SELECT coalesce(sum(pages + staged_pages), 0) FROM remote_bp_relations WHERE relation = '$rel'::regclass AND fork = 'main'");
 }
 
 # 'class pages, ...' of the relation's main fork, in the newest list of the node.

@@ -1,6 +1,7 @@
 # A TCP proxy in a process of its own, which can play a broken network:
 # silent (packets vanish: nothing is read, nothing answered, connections stay),
-# refusing (connections are reset, new ones refused), or passing.
+# refusing (connections are reset, new ones refused), or passing.  It can become silent
+# in the middle of an answer, too.
 
 package RemoteBP::Proxy;
 
@@ -9,6 +10,7 @@ use warnings;
 
 use IO::Select;
 use IO::Socket::INET;
+use List::Util qw(min);
 use POSIX ();
 use Socket qw(IPPROTO_TCP SOL_SOCKET SO_LINGER TCP_NODELAY);
 use Test::More;
@@ -46,10 +48,27 @@ sub address { return "127.0.0.1:$_[0]->{port}"; }
 sub lead_to
 {
 	my ($self, $address) = @_;
-	open(my $file, '>', "$self->{target_file}.new") or die $!;
-	print $file $address;
+	put($self->{target_file}, $address);
+	return;
+}
+
+# Of all that the other side answers to the next connection, so many bytes pass; then the
+# network is silent.
+sub silence_after
+{
+	my ($self, $bytes) = @_;
+	put("$self->{target_file}.bytes", $bytes);
+	return;
+}
+
+# The file has the text, at once.
+sub put
+{
+	my ($path, $text) = @_;
+	open(my $file, '>', "$path.new") or die $!;
+	print $file $text;
 	close $file;
-	rename("$self->{target_file}.new", $self->{target_file}) or die $!;
+	rename("$path.new", $path) or die $!;
 	return;
 }
 
@@ -74,7 +93,7 @@ sub serve
 {
 	my ($listener, $port, $target_file, $parent) = @_;
 	my $mode = 'pass';
-	my (%peer, %buffer);
+	my (%peer, %buffer, %left);
 	local $SIG{USR1} = sub { $mode = 'silent' };
 	local $SIG{USR2} = sub { $mode = 'refuse' };
 	local $SIG{HUP} = sub { $mode = 'pass' };
@@ -90,6 +109,7 @@ sub serve
 			setsockopt($s, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0)) if $reset;
 			delete $peer{$s};
 			delete $buffer{$s};
+			delete $left{$s};
 			close $s;
 		}
 	};
@@ -147,6 +167,11 @@ sub serve
 				}
 				$peer{$in} = $out;
 				$peer{$out} = $in;
+				if (open(my $file, '<', "$target_file.bytes"))
+				{
+					$left{$out} = <$file>;
+					unlink "$target_file.bytes";
+				}
 			}
 		}
 		for my $s (values %socket)
@@ -156,7 +181,7 @@ sub serve
 			if (vec($rout, $fd, 1))
 			{
 				my $other = $peer{$s};
-				my $n = sysread($s, my $data, 262144);
+				my $n = sysread($s, my $data, min(262144, $left{$s} // 262144));
 				if (!$n)
 				{
 					next if !defined $n && $!{EAGAIN};
@@ -165,6 +190,11 @@ sub serve
 				}
 				$buffer{$other} = ($buffer{$other} // '') . $data;
 				flush_to($other, \%buffer);
+				if (defined $left{$s} && ($left{$s} -= $n) == 0)
+				{
+					delete $left{$s};
+					$mode = 'silent';
+				}
 			}
 			elsif (vec($wout, $fd, 1))
 			{
