@@ -95,7 +95,7 @@ prepare(void)
 		bail_out("could not make %s: %s", directory, strerror(errno));
 	snprintf(listen_address, sizeof(listen_address), "%s:0",
 			 address != NULL ? address : "127.0.0.1");
-	strcpy(broker_address, listen_address);
+	strcpy(broker_address, "127.0.0.1:0");	/* elsewhere it wants credentials */
 	main_pid = getpid();
 	atexit(stop_all);
 	rbp_http_init();
