@@ -94,7 +94,7 @@ static const struct
 }			modules[] = {
 	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
 	{"remote_bp workers", rbp_workers_shmem_size, rbp_workers_shmem_init},
-	{"remote_bp choice", rbp_choice_shmem_size, rbp_choice_shmem_init},
+	{"remote_bp choice", rbp_choice_shmem_size, NULL, rbp_choice_shmem_open},
 	{"remote_bp remote memory", remote_shmem_size, NULL, remote_shmem_open},
 	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp directory", rbp_tier_directory_size, NULL, rbp_tier_directory_open},

@@ -266,11 +266,13 @@ rbp_choice_shmem_size(void)
 }
 
 void
-rbp_choice_shmem_init(void *mem)
+rbp_choice_shmem_open(void *mem, bool found)
 {
 	shared = mem;
-	memset(shared, 0, sizeof(*shared));
 	memset(&own, 0, sizeof(own));
+	if (found)
+		return;
+	memset(shared, 0, sizeof(*shared));
 	for (int i = 0; i < RBP_TRANSPORTS; i++)
 		shared->connect[i] = (uint64_t) (connect_guess[i] * FRACTION) << WEIGHT_BITS | CONNECT_WEIGHT;
 }

@@ -53,8 +53,12 @@ typedef enum RbpCost
 	RBP_COSTS
 } RbpCost;
 
+/*
+ * Memory that is kept over the crash of a backend (kept.h): disks and donors cost what they
+ * did before.  found: it is as the crash has left it.
+ */
 extern size_t rbp_choice_shmem_size(void);
-extern void rbp_choice_shmem_init(void *mem);
+extern void rbp_choice_shmem_open(void *mem, bool found);
 
 /* The number of the file system with that st_dev */
 extern int	rbp_choice_file_system(uint64_t device);

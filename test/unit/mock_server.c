@@ -664,7 +664,7 @@ mock_init(void)
 	static uint64 choice[512];
 
 	Assert(rbp_choice_shmem_size() <= sizeof(choice));
-	rbp_choice_shmem_init(choice);
+	rbp_choice_shmem_open(choice, false);
 	for (int i = 0; i < MOCK_DONORS; i++)
 	{
 		MockDonor  *donor = &mock_donors[i];

@@ -53,7 +53,7 @@ static RbpStraight straights[RBP_FILE_SYSTEMS];
 static void
 start(void)
 {
-	rbp_choice_shmem_init(&memory);
+	rbp_choice_shmem_open(&memory, false);
 	rbp_guc_read_from = RBP_READ_AUTO;
 }
 
@@ -274,6 +274,12 @@ test_shared(void)
 		seen = live(&slow, FAR, 10);
 		ok(seen.donor >= 2, "... of each file system (%d from donors)", seen.donor);
 	}
+
+	rbp_choice_shmem_open(&memory, true);
+	start_process();
+	ok(live(&fast, FAR, 10).disk >= 9, "and so does one after a crash");
+	start();
+	ok(!rbp_cost_known(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE), "a start of the server knows nothing");
 }
 
 /* A disk that stalls is as slow as it is over time. */

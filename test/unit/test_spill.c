@@ -313,7 +313,7 @@ begin(void)
 	free(mem);
 	free(choice);
 	choice = aligned_alloc(64, TYPEALIGN(64, rbp_choice_shmem_size()));
-	rbp_choice_shmem_init(choice);
+	rbp_choice_shmem_open(choice, false);
 	rbp_choice_set_cache_keeps(true);
 	rbp_guc_temp_tier_max_size = MAX_SIZE - 60;
 	mem = aligned_alloc(4096, TYPEALIGN(4096, rbp_spill_shmem_size()));
