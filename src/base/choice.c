@@ -47,7 +47,10 @@
  * processors; the kernel reads ahead for the window of a run that waits for the
  * disk, and those behind it find that in the page cache; a process enters a
  * donor's memory in its page tables bit by bit.  What was known before a trial
- * counts little after it.  Runs are tried again soon if the source in use has become
+ * counts little after it.  A machine may be slow for a tenth of a second, and what was in
+ * use then seems expensive, long after it is not used any more: so once the order of the
+ * two costs has changed, trials come soon, and each after twice the time of the one
+ * before.  Runs are tried again soon, too, if the source in use has become
  * cheaper or more expensive by half: what is known of the other is of another load.
  *
  * Connections.  Nobody knows whether a process will read ten pages and end, or read
@@ -70,6 +73,7 @@
  */
 #include "base/choice.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/param.h>
 
@@ -133,6 +137,7 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 
 /* Trials: their share of the time, and their lengths */
 #define TRIAL_PART			200
+#define FIRST_PART			5	/* after a change of the order */
 #define FILL_PART			20	/* of the disk, while the page cache keeps: */
 #define FILL_READS			20	/* if so many reads from there make up for one
 								 * of the disk; */
@@ -202,6 +207,10 @@ typedef struct Shared
 	/* time spent, and when in that time the next trial is due */
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int64_t		trial_at[RBP_FILE_SYSTEMS][RBP_WORKS];
+	int32_t		trial_part[RBP_FILE_SYSTEMS][RBP_WORKS];	/* for which that is;
+															 * below 0 if donors
+															 * cost less when it was
+															 * set */
 	int64_t		trial_until[RBP_FILE_SYSTEMS][RBP_WORKS][2];	/* the ends of trials of
 																 * files and donors */
 	int64_t		trial_cost[RBP_FILE_SYSTEMS];	/* of the source in use, when
@@ -518,24 +527,22 @@ rbp_choose_file(int fs, int transport, RbpWork work, bool cached)
 }
 
 /*
- * Is a trial due that takes so long?  If so, it is this process's.  early: it is due as
- * soon as it would be if trials took one part in FILL_PART of the time.
+ * Is a trial due that takes so long, as trials are to take one part in so many of the
+ * time?  If so, it is this process's, and next is for the one behind it, as trial_part.
  */
 static bool
-trial_due(int fs, RbpWork work, int part, int64_t ns, bool early)
+trial_due(int fs, RbpWork work, int part, int next, int64_t ns)
 {
 	int64_t		spent = LOAD(shared->spent[fs][work]);
 	int64_t		at = LOAD(shared->trial_at[fs][work]);
+	int			planned = abs(LOAD(shared->trial_part[fs][work]));
 
-	/*
-	 * A trial that was planned while the page cache did not keep its pages is
-	 * far away: do not wait for it now that it does.
-	 */
-	return (spent >= at || (part == FILL_PART && at - spent > 2 * FILL_PART * ns) ||
-			(early && at - spent < (part - FILL_PART) * ns)) &&
-		rbp_guc_read_from == RBP_READ_AUTO &&
-		__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + part * ns,
-									false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	if (at - spent > MAX(planned - part, 0) * ns || rbp_guc_read_from != RBP_READ_AUTO ||
+		!__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + abs(next) * ns,
+									 false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return false;
+	STORE(shared->trial_part[fs][work], next);
+	return true;
 }
 
 /* The part of the time that is for trials of the disk, or else of donors */
@@ -571,7 +578,11 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	uint64_t   *average = &shared->average[place(fs, donors ? transport : RBP_NO_TRANSPORT)][cost_of(work)];
 	uint64_t	old = LOAD(*average);
 	int64_t    *until = &shared->trial_until[fs][work][donors];
+	int			planned = LOAD(shared->trial_part[fs][work]);
+	bool		order = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work)) > rbp_cost(fs, transport, cost_of(work));
+	bool		changed = planned != 0 && (planned < 0) != order;
 	int			part = part_of(!donors, disk, donor);
+	int			next = changed ? FIRST_PART : planned == 0 ? part : MIN(2 * abs(planned), part);
 	int64_t		few = work == RBP_WORK_RUN ? KNOWN_RUN : KNOWN;
 	bool		known = WEIGHT(old) >= few;
 	bool		early = work == RBP_WORK_RUN && load_differs(fs, donors ? disk : donor);
@@ -585,8 +596,9 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	}
 	if (now < LOAD(*until))
 		return true;
-	if (now - LOAD(*until) < (known && !early ? part - 1 : FILL_PART) * ns ||
-		(!trial_due(fs, work, part, ns, early) && known))
+	part = changed ? FIRST_PART : early || !known ? FILL_PART : planned == 0 ? part : MIN(abs(planned), part);
+	if (now - LOAD(*until) < (part - 1) * ns ||
+		(!trial_due(fs, work, part, order ? -next : next, ns) && known))
 		return false;
 	STORE(*until, now + length);
 	if (work == RBP_WORK_RUN)
@@ -759,15 +771,17 @@ static void
 choose_temp_arm(int fs)
 {
 	bool	   *file = &own.disk[fs][RBP_WORK_TEMP];
+	int			part;
 
 	*file = rbp_choice_temp_file_cheaper(fs, *file);
 	own.temp_file = *file;
 	own.temp_left = TEMP_BLOCKS;
 	own.temp_unmeasured = 0;
+	part = *file || rbp_choice_cache_keeps() ? TRIAL_PART : RARE_PART;
 	/* files are tried when it is known what they are to be compared with */
 	if (!temp_cost_known(fs, false) ||
-		!trial_due(fs, RBP_WORK_TEMP, *file || rbp_choice_cache_keeps() ? TRIAL_PART : RARE_PART,
-				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file), false))
+		!trial_due(fs, RBP_WORK_TEMP, part, part,
+				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file)))
 		return;
 	own.temp_file = !*file;
 	own.temp_left = *file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS;

@@ -687,6 +687,18 @@ test_runs(void)
 	files = run(10000 * MS, f, 20 * US, 8 * US, US);
 	ok(files >= 98, "a disk that becomes fast is found (%d %%)", files);
 
+	/* the machine is slow for a moment, and donors were in use */
+	start();
+	start_process();
+	(void) run(60000 * MS, f, 4 * US, 6 * US, US);
+	(void) run(100 * MS, f, 30 * US, 6 * US, US);
+	ok(rbp_choose_disk(FIRST, RBP_WORK_RUN), "a slow moment makes donors seem slow");
+	files = run(1000 * MS, f, 4 * US, 6 * US, US);
+	ok(files <= 40, "but not for long (%d %%)", files);
+	(void) run(20000 * MS, f, 4 * US, 6 * US, US);
+	files = run(60000 * MS, f, 4 * US, 6 * US, US);
+	ok(files <= 1, "and trials are as rare as before (%d %%)", files);
+
 	/* the trial is for all */
 	start();
 	start_process();
