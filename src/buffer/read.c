@@ -902,7 +902,15 @@ comes_from_tier(int fs, const RbpLookup *lookup)
 
 	if (lookup->where != RBP_REMOTE)
 		return lookup->where == RBP_STAGED && rbp_guc_read_from != RBP_READ_FILE;
-	if (!rbp_remote_slot_readable(lookup->slot))
+
+	/*
+	 * Who has no connection loses by each block, as by a read: what the
+	 * kernel has read is in the page cache then, and no read of it would make
+	 * one.
+	 */
+	if (!rbp_remote_slot_readable(lookup->slot) &&
+		(rbp_tier_unconnected || !rbp_remote_slot_writable(lookup->slot) ||
+		 !rbp_remote_slot_worth(lookup->slot, fs, RBP_WORK_PAGE, 1)))
 		return false;
 	transport = rbp_remote_slot_transport(lookup->slot);
 	return rbp_remote_slot_local(lookup->slot) ?

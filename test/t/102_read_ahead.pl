@@ -205,6 +205,14 @@ start_noting();
 fill_every_other();
 my ($stock) = advised($bitmap, @by_bitmap, 'remote_bp.use_tier' => 'off');
 cmp_ok($stock, '>', 100, 'without the tier: the server asks the kernel for the pages of a bitmap scan');
+
+# Announced pages that the kernel reads are in the page cache when they are read, so
+# that no read of them would ever be worth a connection.
+$node->safe_psql('postgres', q{SELECT remote_bp_prewarm('t'); CHECKPOINT});
+my $file = substr($path, 0, -1);
+system('dd', "of=$file", 'oflag=nocache', 'conv=notrunc,fdatasync', 'count=0', 'status=none') == 0 or BAIL_OUT('dd');
+cmp_ok((advised($bitmap, @by_bitmap, @read, 'remote_bp.read_from' => 'auto'))[0], '<', $stock / 2,
+	'a bitmap scan of a new session connects, and asks the kernel for no more of it');
 $donor->kill9;
 ok(wait_for('the loss of the donor', sub { $node->safe_psql('postgres', "SET remote_bp.use_tier = read; $query"); return $node->safe_psql('postgres', q{SELECT count(*) FROM remote_bp_stat_donors WHERE state = 'ok'}) == 0 }),
 	'no donor: that is noticed');
