@@ -28,6 +28,11 @@
  * which nobody has read ahead: they tell nothing of the source in use.  To change the
  * order, the other source must be 15 % faster.
  *
+ * While a process does something else with the pages of a run, the kernel reads ahead.
+ * So a wait for the disk is shorter by what the process takes longer between its reads
+ * than others that were measured, down to a copy: an index range may wait for
+ * nothing where a scan of the same disk waits for each page.
+ *
  * Questions.  A question to the page cache takes time, too.  If nearly all
  * pages are there, as far as this process has seen, a page is read straight from
  * the file, without a question and without a look-up, as by a server that has no
@@ -195,6 +200,10 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 /* Of the file's time that part is lost at least without a connection. */
 #define LOST_PART			64
 
+/* Copying a page of a run that the kernel has read ahead */
+#define COPY_COST			1200
+#define PACE_WEIGHT_MAX		1024
+
 #define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORTS)
 
 /* Zeros: nothing is known.  Atomics, each by itself. */
@@ -213,6 +222,9 @@ typedef struct Shared
 															 * set */
 	int64_t		trial_until[RBP_FILE_SYSTEMS][RBP_WORKS][2];	/* the ends of trials of
 																 * files and donors */
+	uint64_t	pace[RBP_FILE_SYSTEMS]; /* average of the time between reads
+										 * of a page of runs, where these were
+										 * measured */
 	int64_t		trial_cost[RBP_FILE_SYSTEMS];	/* of the source in use, when
 												 * runs of the other one were
 												 * tried */
@@ -244,6 +256,7 @@ static struct
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* not added yet */
 	int64_t		spent_added[RBP_FILE_SYSTEMS][RBP_WORKS];
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
+	uint64_t	pace[RBP_FILE_SYSTEMS]; /* likewise */
 	int			place;			/* that it has measured last, plus 1; */
 	bool		idle[PLACES];	/* was a place so when measured last? */
 
@@ -465,6 +478,27 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	m->ns = 0;
 }
 
+void
+rbp_choice_pace(int fs, int n, int64_t ns, bool file)
+{
+	ns = MIN(ns, MEASURED_MAX_NS);
+	own.pace[fs] = with_more(own.pace[fs], n, ns, PACE_WEIGHT_MAX, true);
+	if (file)
+		STORE(shared->pace[fs], with_more(LOAD(shared->pace[fs]), n, ns, RUN_WEIGHT_MAX, true));
+}
+
+/* What a page of the process's runs costs on the disk, by its own pace */
+static int64_t
+run_cost(int fs)
+{
+	int64_t		cost = rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
+	uint64_t	pace = LOAD(shared->pace[fs]);
+
+	if (WEIGHT(own.pace[fs]) < KNOWN || WEIGHT(pace) < KNOWN_RUN)
+		return cost;
+	return MAX(cost + (VALUE(pace) - VALUE(own.pace[fs])) / FRACTION, MIN(cost, COPY_COST));
+}
+
 /* The share of pages that the process finds missing in the page cache */
 static int64_t
 share_missing(int fs)
@@ -521,7 +555,7 @@ rbp_choose_file(int fs, int transport, RbpWork work, bool cached)
 	if (cached || rbp_guc_read_from != RBP_READ_AUTO)
 		return rbp_guc_read_from == RBP_READ_FILE ||
 			(cached && rbp_guc_read_from != RBP_READ_DONOR);
-	*disk = faster(*disk, rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work)),
+	*disk = faster(*disk, work == RBP_WORK_RUN ? run_cost(fs) : rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE),
 				   rbp_cost(fs, transport, cost_of(work)));
 	return *disk;
 }
@@ -666,9 +700,9 @@ rbp_choice_trying(int fs, RbpSource source, int64_t now)
 RbpSource
 rbp_choose_run(const RbpRunFacts *f, int64_t now)
 {
-	int64_t		disk = f->pages * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
+	int64_t		disk = f->pages * run_cost(f->fs);
 	int64_t		both = f->remote * rbp_cost(f->fs, f->transport, RBP_COST_RUN) +
-	(f->pages - f->remote) * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
+	(f->pages - f->remote) * run_cost(f->fs) +
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
 
@@ -860,6 +894,7 @@ rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cach
 	straight->cached = cached;
 	straight->faster = disk_faster;
 	straight->timed = run && !cached && own.runs++ % TIME_EVERY == 0;
+	straight->ended = 0;
 }
 
 /*

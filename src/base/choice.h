@@ -69,6 +69,12 @@ extern int	rbp_choice_file_system(uint64_t device);
  */
 extern void rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns);
 
+/*
+ * Between the reads of n pages of a run the process did something else for so long.
+ * file: the reads were of the file, and added to its costs.
+ */
+extern void rbp_choice_pace(int fs, int n, int64_t ns, bool file);
+
 /* The average, or a guess */
 extern int64_t rbp_cost(int fs, int transport, RbpCost cost);
 extern bool rbp_cost_known(int fs, int transport, RbpCost cost);
@@ -176,7 +182,8 @@ typedef struct RbpStraight
 	bool		run;			/* for reads in order only */
 	bool		cached;			/* the page cache has them */
 	bool		faster;			/* the disk is faster than donors */
-	bool		timed;			/* add their times as RBP_COST_RUN */
+	bool		timed;			/* add their times as RBP_COST_RUN, and */
+	int64_t		ended;			/* when the last read did; 0: none yet */
 } RbpStraight;
 
 /* Grows when a page is found missing in the page cache: that ends all stretches. */

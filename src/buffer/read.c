@@ -760,6 +760,9 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 
 		rbp_choice_waited(took);
 		rbp_cost_add(fs, RBP_NO_TRANSPORT, RBP_COST_RUN, n, took);
+		if (straight->ended > 0)
+			rbp_choice_pace(fs, n, start - straight->ended, true);
+		straight->ended = start + took;
 		/* it may turn out to be slow */
 		if (straight->faster && !rbp_choose_disk(fs, RBP_WORK_RUN))
 			straight->left = 0;
@@ -840,6 +843,9 @@ read_run(ReadRun *run, uint16 space)
 	{
 		run->window->pages += run->n;
 		run->window->ns += run->read_at - begun + announcing_ns;
+		if (run->window->ended > 0)
+			run->window->between += begun - announcing_ns - run->window->ended;
+		run->window->ended = run->read_at;
 	}
 	announcing_ns = 0;
 	return total;

@@ -329,6 +329,7 @@ report_window(RbpWindow *w)
 {
 	if (w->n > 0 && w->pages >= (w->n + 1) / 2)
 	{
+		rbp_choice_pace(w->fs, w->pages, w->between, w->file && !w->mostly_cached);
 		if (w->file && !w->mostly_cached)
 			rbp_cost_add(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, w->pages, w->ns);
 		else if (!w->file && w->remote > 0 && w->whole && w->connects == rbp_remote_connects())
@@ -369,7 +370,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	w->n = n;
 	w->remote = w->holes = w->pages = 0;
 	w->transport = RBP_NO_TRANSPORT;
-	w->ns = 0;
+	w->ns = w->between = w->ended = 0;
 	w->connects = rbp_remote_connects();
 	survey_page_cache(file, w);
 	w->file = w->trial = w->absent = !w->mostly_cached && rbp_choice_trying(file->fs, RBP_SOURCE_TRIAL, now);

@@ -49,6 +49,8 @@ typedef struct RbpWindow
 	/* measured so far, by reads that began in the window */
 	int			pages;			/* read of it */
 	int64		ns;				/* that these took */
+	int64		between;		/* ns between them, */
+	int64		ended;			/* and when the last one did */
 	uint32		connects;		/* rbp_remote_connects() at its begin */
 } RbpWindow;
 

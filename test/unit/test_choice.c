@@ -757,6 +757,22 @@ test_runs(void)
 	now += 4000 * MS;
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "nor for good, when only few pages are known");
 
+	/* the kernel reads ahead while a process works */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 1000, 1000 * 3 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 5 * US);
+	rbp_choice_pace(FIRST, 1000, 1000 * US, true);
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], INT64_MAX);
+	STORE(shared->trial_part[FIRST][RBP_WORK_RUN], -1);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "donors are faster than the disk");
+	start_process();
+	rbp_choice_pace(FIRST, 64, 64 * 6 * US, false);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "but who takes long between its reads does not wait for the disk");
+	start_process();
+	rbp_choice_pace(FIRST, 64, 64 * 2 * US, false);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "who takes a little longer does");
+
 	/* holes */
 	start();
 	start_process();
