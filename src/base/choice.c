@@ -424,8 +424,9 @@ is_start(int pages, int64_t ns)
 
 /*
  * Note that a window was measured.  Does it tell nothing yet?  The kernel reads a run ahead
- * in steps that grow, each of which is waited for until it is some MB ahead.  What a
- * process reads first counts, as do rows that are always short: that is what they take.
+ * in steps that grow, each of which is waited for until it is some MB ahead.  Rows that are
+ * always short count: that is what they take.  A new process's first row does not: it is
+ * the file's, for as long as a connection is not worth its price.
  */
 static bool
 run_starts(int p, int n, int64_t ns)
@@ -434,7 +435,7 @@ run_starts(int p, int n, int64_t ns)
 	{
 		if (own.run_place != 0)
 			own.run_short[own.run_place - 1] = is_start(own.run_pages, own.run_ns);
-		own.run_counts = own.run_place == 0 || own.run_short[p];
+		own.run_counts = own.run_short[p];
 		own.run_place = p + 1;
 		own.run_pages = 0;
 		own.run_ns = 0;

@@ -351,6 +351,18 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 		page->block - w->first.block < (uint32) w->n;
 }
 
+/* Read the window, and what follows, straight from the file. */
+static void
+read_straight(const RbpReadFile *file, const RbpWindow *w)
+{
+	RbpStraight *straight = &file->cache->straight;
+
+	rbp_straight_begin(straight, file->fs, RBP_WORK_RUN, w->n, w->mostly_cached);
+	straight->next = w->first.block;
+	/* a trial is to tell what the file takes as it is read while it is used */
+	straight->timed |= w->trial;
+}
+
 /*
  * Begin a window, of n pages from that one on.  stream: what it is ahead of, or
  * NULL if these pages are being read.
@@ -375,7 +387,10 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	survey_page_cache(file, w);
 	w->file = w->trial = w->absent = !w->mostly_cached && rbp_choice_trying(file->fs, RBP_SOURCE_TRIAL, now);
 	if (w->trial)
+	{
+		read_straight(file, w);
 		return;
+	}
 	survey_tier(w, stream != NULL, &s);
 	w->file = w->remote == 0;
 	if (w->remote > 0)
@@ -393,13 +408,9 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	 */
 	if (!w->file)
 		straight->length = 0;
-	else if (!w->trial &&
-			 (w->remote > 0 || w->mostly_cached ||
-			  (!rbp_worth_capturing_run(file->fs) && rbp_page_policy(first) != RBP_POLICY_KEEP)))
-	{
-		rbp_straight_begin(straight, file->fs, RBP_WORK_RUN, w->n, w->mostly_cached);
-		straight->next = first->block;
-	}
+	else if (w->remote > 0 || w->mostly_cached ||
+			 (!rbp_worth_capturing_run(file->fs) && rbp_page_policy(first) != RBP_POLICY_KEEP))
+		read_straight(file, w);
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
