@@ -900,23 +900,34 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	return got;
 }
 
+/*
+ * Connect to the donor of an announced block if that is worth its price by now, as a
+ * read of the slot does.  No later read would: the kernel reads the block, and then the
+ * page cache has it.  Returns whether there is a connection.
+ */
+static bool
+connect_for_announced(int fs, uint32 slot)
+{
+	RbpRemoteIo io = {.slot = slot,.buf = compare_page};
+	int64		start = rbp_now_ns();
+
+	if (rbp_tier_unconnected || !rbp_remote_slot_worth(slot, fs, RBP_WORK_PAGE, 1))
+		return false;
+	rbp_remote_read(&io, 1, start, start + rbp_guc_io_timeout_ns());
+	return rbp_remote_slot_readable(slot);
+}
+
 /* Should a block that the server announces come from the tier, as looked up? */
 static bool
 comes_from_tier(int fs, const RbpLookup *lookup)
 {
 	int			transport;
 
+	if (rbp_guc_read_from == RBP_READ_FILE)
+		return false;
 	if (lookup->where != RBP_REMOTE)
-		return lookup->where == RBP_STAGED && rbp_guc_read_from != RBP_READ_FILE;
-
-	/*
-	 * Who has no connection loses by each block, as by a read: what the
-	 * kernel has read is in the page cache then, and no read of it would make
-	 * one.
-	 */
-	if (!rbp_remote_slot_readable(lookup->slot) &&
-		(rbp_tier_unconnected || !rbp_remote_slot_writable(lookup->slot) ||
-		 !rbp_remote_slot_worth(lookup->slot, fs, RBP_WORK_PAGE, 1)))
+		return lookup->where == RBP_STAGED;
+	if (!rbp_remote_slot_readable(lookup->slot) && !connect_for_announced(fs, lookup->slot))
 		return false;
 	transport = rbp_remote_slot_transport(lookup->slot);
 	return rbp_remote_slot_local(lookup->slot) ?
@@ -979,6 +990,7 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	BlockNumber block = rbp_block_of(file, offset);
 	int			nblocks = (int) (rbp_block_of(file, offset + len - 1) - block) + 1;
 	bool		straight = rbp_straight_left(&cache->straight, block);
+	uint32		connects = rbp_remote_connects();
 	int			result = 0;
 	int64		start;
 
@@ -987,6 +999,8 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	start = rbp_now_ns();
 	if (straight || !request_announced(fd, file, cache, block, nblocks))
 		result = rbp_libc.posix_fadvise(fd, offset, len, POSIX_FADV_WILLNEED);
-	announcing_ns += rbp_now_ns() - start;
+	/* connecting is no part of a source's cost */
+	if (connects == rbp_remote_connects())
+		announcing_ns += rbp_now_ns() - start;
 	return result;
 }
