@@ -203,6 +203,8 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 /* Copying a page of a run that the kernel has read ahead */
 #define COPY_COST			1200
 #define PACE_WEIGHT_MAX		1024
+#define PACE_MAX			20000	/* a longer time between two reads, as of
+									 * a client that pauses, tells no more */
 
 #define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORTS)
 
@@ -482,22 +484,10 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 void
 rbp_choice_pace(int fs, int n, int64_t ns, bool file)
 {
-	ns = MIN(ns, MEASURED_MAX_NS);
+	ns = MIN(ns, n * (int64_t) PACE_MAX);
 	own.pace[fs] = with_more(own.pace[fs], n, ns, PACE_WEIGHT_MAX, true);
 	if (file)
 		STORE(shared->pace[fs], with_more(LOAD(shared->pace[fs]), n, ns, RUN_WEIGHT_MAX, true));
-}
-
-/* What a page of the process's runs costs on the disk, by its own pace */
-static int64_t
-run_cost(int fs)
-{
-	int64_t		cost = rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
-	uint64_t	pace = LOAD(shared->pace[fs]);
-
-	if (WEIGHT(own.pace[fs]) < KNOWN || WEIGHT(pace) < KNOWN_RUN)
-		return cost;
-	return MAX(cost + (VALUE(pace) - VALUE(own.pace[fs])) / FRACTION, MIN(cost, COPY_COST));
 }
 
 /* The share of pages that the process finds missing in the page cache */
@@ -541,6 +531,18 @@ cost_of(RbpWork work)
 	return work == RBP_WORK_RUN ? RBP_COST_RUN : RBP_COST_PAGE;
 }
 
+/* What a page costs this process on the disk: one of a run, by its own pace */
+static int64_t
+disk_cost(int fs, RbpWork work)
+{
+	int64_t		cost = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work));
+	uint64_t	pace = work == RBP_WORK_RUN ? LOAD(shared->pace[fs]) : 0;
+
+	if (WEIGHT(own.pace[fs]) < KNOWN || WEIGHT(pace) < KNOWN_RUN)
+		return cost;
+	return MAX(cost + (VALUE(pace) - VALUE(own.pace[fs])) / FRACTION, MIN(cost, COPY_COST));
+}
+
 /* Is the disk faster, if it was so far or not? */
 static inline bool
 faster(bool so_far, int64_t disk, int64_t donor)
@@ -556,8 +558,7 @@ rbp_choose_file(int fs, int transport, RbpWork work, bool cached)
 	if (cached || rbp_guc_read_from != RBP_READ_AUTO)
 		return rbp_guc_read_from == RBP_READ_FILE ||
 			(cached && rbp_guc_read_from != RBP_READ_DONOR);
-	*disk = faster(*disk, work == RBP_WORK_RUN ? run_cost(fs) : rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE),
-				   rbp_cost(fs, transport, cost_of(work)));
+	*disk = faster(*disk, disk_cost(fs, work), rbp_cost(fs, transport, cost_of(work)));
 	return *disk;
 }
 
@@ -617,7 +618,8 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	bool		order = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work)) > rbp_cost(fs, transport, cost_of(work));
 	bool		changed = planned != 0 && (planned < 0) != order;
 	int			part = part_of(!donors, disk, donor);
-	int			next = changed ? FIRST_PART : planned == 0 ? part : MIN(2 * abs(planned), part);
+	int			last = planned == 0 ? part : MIN(abs(planned), part);
+	int			next = changed ? FIRST_PART : MIN(2 * last, part);
 	int64_t		few = work == RBP_WORK_RUN ? KNOWN_RUN : KNOWN;
 	bool		known = WEIGHT(old) >= few;
 	bool		early = work == RBP_WORK_RUN && load_differs(fs, donors ? disk : donor);
@@ -631,7 +633,7 @@ in_trial(int fs, int transport, RbpWork work, int64_t disk, int64_t donor, int64
 	}
 	if (now < LOAD(*until))
 		return true;
-	part = changed ? FIRST_PART : early || !known ? FILL_PART : planned == 0 ? part : MIN(abs(planned), part);
+	part = changed ? FIRST_PART : early || !known ? FILL_PART : last;
 	if (now - LOAD(*until) < (part - 1) * ns ||
 		(!trial_due(fs, work, part, order ? -next : next, ns) && known))
 		return false;
@@ -701,9 +703,9 @@ rbp_choice_trying(int fs, RbpSource source, int64_t now)
 RbpSource
 rbp_choose_run(const RbpRunFacts *f, int64_t now)
 {
-	int64_t		disk = f->pages * run_cost(f->fs);
+	int64_t		disk = f->pages * disk_cost(f->fs, RBP_WORK_RUN);
 	int64_t		both = f->remote * rbp_cost(f->fs, f->transport, RBP_COST_RUN) +
-	(f->pages - f->remote) * run_cost(f->fs) +
+	(f->pages - f->remote) * disk_cost(f->fs, RBP_WORK_RUN) +
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
 

@@ -460,7 +460,7 @@ test_costs_of_runs(void)
 	start_process();
 	for (int i = 0; i < 10; i++)
 		rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 2 * US);
-	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) == 2 * US, "what a process reads first counts");
+	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) == 2 * US, "what is read first of all counts");
 	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 500, 500 * 20 * US);
 	ok(rbp_cost(FIRST, FAR, RBP_COST_RUN) < 5 * US, "a window that waits for a processor does not make donors seem slow");
 	for (int i = 0; i < 20; i++)
@@ -478,6 +478,12 @@ test_costs_of_runs(void)
 	ok(rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN) == 5 * US, "nor does that of the file");
 	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 500, 500 * 30 * US);
 	ok(rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN) > 5 * US, "unless it takes long");
+
+	/* a process that reads from the file until it has connected */
+	before = rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN);
+	start_process();
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 300, 300 * 20 * US);
+	ok(rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN) == before, "the first pages of a new process do not count");
 
 	/* rows that are always short */
 	start();
@@ -772,6 +778,19 @@ test_runs(void)
 	start_process();
 	rbp_choice_pace(FIRST, 64, 64 * 2 * US, false);
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "who takes a little longer does");
+
+	/* a client that pauses, and then trials, of some 20,000 pages */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 1000, 1000 * 7 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 5 * US);
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], INT64_MAX);
+	STORE(shared->trial_part[FIRST][RBP_WORK_RUN], 1);
+	rbp_choice_pace(FIRST, 600, 10000 * MS, true);
+	start_process();
+	for (int i = 0; i < 300; i++)
+		rbp_choice_pace(FIRST, 64, 64 * US, true);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "a client that pauses does not make the disk seem slow to others");
 
 	/* holes */
 	start();
