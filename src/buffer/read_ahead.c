@@ -351,9 +351,9 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 		page->block - w->first.block < (uint32) w->n;
 }
 
-/* Read the window, and what follows, straight from the file. */
+/* The window, and what follows, is to be read straight from the file. */
 static void
-read_straight(const RbpReadFile *file, const RbpWindow *w)
+begin_straight(const RbpReadFile *file, const RbpWindow *w)
 {
 	RbpStraight *straight = &file->cache->straight;
 
@@ -388,7 +388,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	w->file = w->trial = w->absent = !w->mostly_cached && rbp_choice_trying(file->fs, RBP_SOURCE_TRIAL, now);
 	if (w->trial)
 	{
-		read_straight(file, w);
+		begin_straight(file, w);
 		return;
 	}
 	survey_tier(w, stream != NULL, &s);
@@ -410,7 +410,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 		straight->length = 0;
 	else if (w->remote > 0 || w->mostly_cached ||
 			 (!rbp_worth_capturing_run(file->fs) && rbp_page_policy(first) != RBP_POLICY_KEEP))
-		read_straight(file, w);
+		begin_straight(file, w);
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
