@@ -213,14 +213,6 @@ rbp_directory_begin_read(RbpDirectory *dir, const RbpPageRef *page, RbpVersion *
 	return rbp_directory_lookup(dir, page, true);
 }
 
-static void
-prefetch_page(const RbpDirectory *dir, uint64_t hash)
-{
-	__builtin_prefetch(rbp_bucket_head(dir, hash));
-	__builtin_prefetch(page_stamp(dir, hash));
-	__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
-}
-
 /*
  * That takes two steps, since the first entry of the bucket is found in the bucket.
  * Each is taken for all pages, so that their cache misses overlap.
@@ -229,7 +221,13 @@ void
 rbp_directory_prefetch(const RbpDirectory *dir, const RbpPageRef *pages, int n)
 {
 	for (int i = 0; i < n; i++)
-		prefetch_page(dir, pages[i].hash);
+	{
+		uint64_t	hash = pages[i].hash;
+
+		__builtin_prefetch(rbp_bucket_head(dir, hash));
+		__builtin_prefetch(page_stamp(dir, hash));
+		__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
+	}
 	for (int i = 0; i < n; i++)
 	{
 		/* without a lock: a wrong entry only costs its prefetch */
@@ -303,17 +301,8 @@ invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
 RbpWhere
 rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
 {
-	RbpPageId	next = *page;
-
 	if (RBP_INJECTION_POINT("no-invalidate"))
 		return RBP_ABSENT;
-
-	/*
-	 * pages are mostly written in order, and a write is long enough for the
-	 * misses of the next one
-	 */
-	next.block++;
-	prefetch_page(dir, rbp_page_hash(&next));
 	return invalidate(dir, page, true);
 }
 
