@@ -704,7 +704,7 @@ postmaster_pid()
 # spill_counters: blocks that went to donors, and such that did not
 spill_counters()
 {
-    query remote_bp 'SELECT writes, local FROM remote_bp_stat_spill'
+    query remote_bp 'SELECT writes, local + bypassed FROM remote_bp_stat_spill'
 }
 
 # measure_spill SERVER VARIANT QUERY [SETTING...]: one run of a query that
