@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
@@ -52,6 +53,18 @@ rbp_secret_file_fault(const char *path)
 	return (st.st_mode & S_IRWXO) != 0 ? rbp_token_fault(RBP_TOKEN_OPEN) : NULL;
 }
 
+/* Else the machine's crash may take the new name.  The path changes. */
+static bool
+sync_directory_of(char *path)
+{
+	int			fd = open(dirname(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool		done = fd >= 0 && fsync(fd) == 0;
+
+	if (fd >= 0)
+		close(fd);
+	return done;
+}
+
 bool
 rbp_secret_file_write(const char *path, const char *text)
 {
@@ -72,7 +85,7 @@ rbp_secret_file_write(const char *path, const char *text)
 			done = fchown(fd, st.st_uid, st.st_gid) == 0 && fchmod(fd, st.st_mode & 0770) == 0;
 		close(fd);
 	}
-	done = done && rename(fresh, path) == 0;
+	done = done && rename(fresh, path) == 0 && sync_directory_of(fresh);
 	free(fresh);
 	return done;
 }

@@ -31,7 +31,7 @@ extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 extern const char *rbp_secret_file_fault(const char *path);
 
 /*
- * Write the text to the file, all at once.  One that is there keeps its owner
+ * Write the text to the file, all at once and for good.  One that is there keeps its owner
  * and mode; another one is for its owner alone.  False, with errno, on failure.
  */
 extern bool rbp_secret_file_write(const char *path, const char *text);

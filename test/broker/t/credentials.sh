@@ -179,11 +179,15 @@ is "remove" "$code $out" "0 removed 1 credential"
 head -n 1 "$credentials" >"$dir/one" && chmod 600 "$dir/one"
 "$RBP_CTL" --credentials "$dir/one" credential remove server '*' >/dev/null 2>"$dir/err"
 is "the last one stays: with none, the former ones would" "$? $(grep -c 'has no other credential' "$dir/err") $(wc -l <"$dir/one")" "1 1 1"
+cc -O1 -shared -fPIC -o "$dir/failed_syncs.so" "$root/test/preload/failed_syncs.c" -ldl || exit 1
+echo "fsync 5 $(realpath "$dir")" >"$dir/orders"
+LD_PRELOAD=$dir/failed_syncs.so RBP_FAILED_SYNCS=$dir/orders "$RBP_CTL" --credentials "$dir/one" credential add server db3 >"$dir/out" 2>"$dir/err"
+is "add says nothing before the directory is on the disk, too" "$? $(wc -c <"$dir/out") $(grep -c 'could not write .*: Input/output error' "$dir/err")" "1 0 1"
 "$RBP_CTL" --credentials "$dir/none" credential list >/dev/null 2>&1
 is "list without a file" $? 1
 chmod 604 "$dir/one"
 "$RBP_CTL" --credentials "$dir/one" credential add server db3 >/dev/null 2>"$dir/err"
-is "a file that others may read is not changed" "$? $(grep -c 'chmod 640' "$dir/err") $(wc -l <"$dir/one")" "1 1 1"
+is "a file that others may read is not changed" "$? $(grep -c 'chmod 640' "$dir/err") $(wc -l <"$dir/one")" "1 1 2"
 for bad in '' 'add' 'add server' 'add boss x' 'add server -x' 'add server a/b' 'add server x y' 'list x' 'remove' 'remove server' 'remove boss x' 'change server x' \
     '--json add server x'; do
     # shellcheck disable=SC2086
