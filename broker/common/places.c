@@ -1,0 +1,141 @@
+/*-------------------------------------------------------------------------
+ *
+ * places.c
+ *	  A bounded number of connections, of which the oldest end when others
+ *	  come: see places.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/places.h"
+#include "broker/common/secret.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <xxhash.h>
+
+/* protects all places */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t seed;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void
+make_seed(void)
+{
+	rbp_random_bytes(&seed, sizeof(seed));
+}
+
+uint64_t
+rbp_place_holder(const void *bytes, size_t len)
+{
+	(void) pthread_once(&once, make_seed);
+	return XXH3_64bits_withSeed(bytes, len, seed);
+}
+
+void
+rbp_places_init(RbpPlaces *places, int most)
+{
+	places->most = most;
+	places->n = 0;
+	TAILQ_INIT(&places->list);
+	for (int i = 0; i < RBP_PLACE_CHAINS; i++)
+		TAILQ_INIT(&places->chains[i]);
+}
+
+static RbpPlaceList *
+chain_of(RbpPlaces *places, uint64_t holder)
+{
+	return &places->chains[holder % RBP_PLACE_CHAINS];
+}
+
+/* The following two are called with the lock held. */
+static void
+leave(RbpPlace *place)
+{
+	RbpPlaces  *places = place->places;
+
+	if (places == NULL)
+		return;
+	TAILQ_REMOVE(&places->list, place, link);
+	TAILQ_REMOVE(chain_of(places, place->holder), place, chain_link);
+	places->n--;
+	place->places = NULL;
+}
+
+static void
+end(RbpPlace *place)
+{
+	(void) shutdown(place->fd, SHUT_RDWR);
+	leave(place);
+}
+
+RbpEnded
+rbp_place_take(RbpPlaces *places, RbpPlace *place, uint64_t holder, int most)
+{
+	RbpEnded	ended = RBP_ENDED_NONE;
+	RbpPlace   *oldest = NULL;
+	RbpPlace   *other;
+	int			n = 0;
+
+	pthread_mutex_lock(&lock);
+	leave(place);
+	TAILQ_FOREACH(other, chain_of(places, holder), chain_link)
+	{
+		if (other->holder == holder && n++ == 0)
+			oldest = other;
+	}
+	if (n >= most)
+		ended = RBP_ENDED_OWN;
+	else if (places->n >= places->most)
+	{
+		ended = RBP_ENDED_ANY;
+		oldest = TAILQ_FIRST(&places->list);
+	}
+	if (ended != RBP_ENDED_NONE)
+		end(oldest);
+	place->places = places;
+	place->holder = holder;
+	TAILQ_INSERT_TAIL(&places->list, place, link);
+	TAILQ_INSERT_TAIL(chain_of(places, holder), place, chain_link);
+	places->n++;
+	pthread_mutex_unlock(&lock);
+	return ended;
+}
+
+void
+rbp_place_leave(RbpPlace *place)
+{
+	pthread_mutex_lock(&lock);
+	leave(place);
+	pthread_mutex_unlock(&lock);
+}
+
+bool
+rbp_places_end_oldest(RbpPlaces *places)
+{
+	RbpPlace   *oldest;
+
+	pthread_mutex_lock(&lock);
+	oldest = TAILQ_FIRST(&places->list);
+	if (oldest != NULL)
+		end(oldest);
+	pthread_mutex_unlock(&lock);
+	return oldest != NULL;
+}
+
+void
+rbp_places_end_late(RbpPlaces *places, int64_t now, void (*tell) (const RbpPlace *place))
+{
+	RbpPlace   *next;
+
+	pthread_mutex_lock(&lock);
+	for (RbpPlace *place = TAILQ_FIRST(&places->list); place != NULL; place = next)
+	{
+		next = TAILQ_NEXT(place, link);
+		if (atomic_load(&place->deadline) > now)
+			continue;
+		tell(place);
+		end(place);
+	}
+	pthread_mutex_unlock(&lock);
+}
