@@ -6,16 +6,17 @@
  *
  * One thread for each connection: a heartbeat waits up to a second for news,
  * and with its own thread it can just wait.  Connections are bounded in
- * number and idle ones are closed, so that nobody can tie up the broker by
+ * number and time (connections.c), so that nobody can tie up the broker by
  * connecting; requests without a credential of the right role are refused
  * before their body is read.
  *
  * Threads: each request belongs to its connection's thread; shared are the
- * counters (atomic), the credentials and the list of serial requests (their own
- * locks) and, through the handlers, the state (broker.lock).
+ * counters (atomic), the credentials and the lists of serial requests and of large
+ * bodies (their own locks) and, through the handlers, the state (broker.lock).
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/broker/connections.h"
 #include "broker/broker/credentials.h"
 #include "broker/broker/http.h"
 #include "broker/broker/state.h"
@@ -39,8 +40,6 @@
 #include <sys/queue.h>
 #include <sys/socket.h>
 
-#define MAX_CONNECTIONS		1024
-#define IDLE_TIMEOUT_S		30
 #define STACK_SIZE			(2 * 1024 * 1024)
 
 /* A request while its body comes in. */
@@ -236,6 +235,7 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 	if (reply.status == 401 || reply.wrong_credential)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
 								"Bearer realm=\"remote_bp\"");
+	broker_connection_awaits(connection, BROKER_AWAITS_READER);
 	if (reply.status >= 100 && reply.status < 600)
 		atomic_fetch_add(&broker_http_requests[reply.status / 100], 1);
 	result = MHD_queue_response(connection, (unsigned) reply.status, response);
@@ -311,6 +311,7 @@ start_request(struct MHD_Connection *connection, const char *url,
 	const BrokerRoute *route = find_route(method, url, id, sizeof(id), &known_path);
 	RbpCredential who = {0};
 
+	broker_connection_awaits(connection, BROKER_AWAITS_REQUEST);
 	if ((route == NULL || route->kind != ROUTE_PROBE) && !identify(connection, &who))
 	{
 		log_refusal(connection,
@@ -319,6 +320,8 @@ start_request(struct MHD_Connection *connection, const char *url,
 					"it has no credential" : "its credential is wrong");
 		return send_reply(connection, broker_reply_error(401, "the credential is missing or wrong"));
 	}
+	if (route == NULL || route->kind != ROUTE_PROBE)
+		broker_connection_proved(connection, &who);
 	if (route == NULL && known_path)
 		return send_reply(connection, broker_reply_error(405, "%s does not take %s", url, method));
 	if (route == NULL)
@@ -465,6 +468,7 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		*len = 0;
 		return result;
 	}
+	broker_connection_awaits(connection, BROKER_AWAITS_NOTHING);
 	if (request->route->kind == ROUTE_SERIAL)
 		begin_serial(request);
 	reply = run_request(request);
@@ -486,6 +490,7 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
 {
 	Request    *request = *context;
 
+	broker_connection_awaits(connection, BROKER_AWAITS_NEXT);
 	if (request != NULL)
 	{
 		free(request->body.data);
@@ -505,6 +510,7 @@ broker_http_listen(const char *host, uint16_t port, char *address, size_t len)
 	socklen_t	bound_len = sizeof(bound);
 	char		name[NI_MAXHOST];
 
+	broker_connections_init();
 	listening = rbp_listen_tcp(host, &port);
 	(void) getsockname(listening, (struct sockaddr *) &bound, &bound_len);
 	rbp_format_address((struct sockaddr *) &bound, name, sizeof(name));
@@ -522,8 +528,8 @@ broker_http_start(const BrokerRoute *served)
 							 0, NULL, NULL, on_request, NULL,
 							 MHD_OPTION_LISTEN_SOCKET, listening,
 							 MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
-							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) MAX_CONNECTIONS,
-							 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIMEOUT_S,
+							 MHD_OPTION_NOTIFY_CONNECTION, broker_connection_notify, NULL,
+							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) BROKER_ALL_CONNECTIONS,
 							 MHD_OPTION_THREAD_STACK_SIZE, (size_t) STACK_SIZE,
 							 MHD_OPTION_END);
 	if (httpd == NULL)

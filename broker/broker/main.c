@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/broker/connections.h"
 #include "broker/broker/credentials.h"
 #include "broker/broker/donors.h"
 #include "broker/broker/http.h"
@@ -184,6 +185,7 @@ ticker(void *arg)
 		/* What this tick could not save, the next one tries again. */
 		broker_end();
 		sd_notify(0, "WATCHDOG=1");
+		broker_connections_sweep();
 		broker_begin();
 		rbp_log_flush_repeated(false);
 		remind_of_insecurity();
@@ -204,7 +206,7 @@ ticker(void *arg)
  * ---- start and stop ------------------------------------------------------------
  */
 
-/* Each connection takes a descriptor, and the default limit is 1,024. */
+/* Each connection takes a descriptor, and the default limit is 1,024: see BROKER_ALL_CONNECTIONS. */
 static void
 raise_file_limit(void)
 {
