@@ -24,6 +24,7 @@
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
 #include "common/bytes.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/limits.h"
 #include "common/text.h"
@@ -39,13 +40,24 @@
 #include <strings.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define STACK_SIZE			(2 * 1024 * 1024)
+
+/* So many bodies above this size are held at a time, and so many of one credential. */
+#define LARGE_BODY			((size_t) 64 * 1024)
+#define MAX_LARGE			4
+#define MAX_LARGE_OF_ONE	2
+#define LARGE_TURN_MS		1000	/* then it makes way, if others wait */
+#define LARGE_WAIT_MS		10000
 
 /* A request while its body comes in. */
 typedef struct Request
 {
 	LIST_ENTRY(Request) link;	/* serial_requests */
+	TAILQ_ENTRY(Request) large_link;	/* large_requests, if large */
+	int64_t		large_until;	/* rbp_mono_ms(); under large_lock */
+	bool		large;
 	struct MHD_Connection *connection;
 	const BrokerRoute *route;
 	RbpCredential who;
@@ -63,6 +75,11 @@ static const BrokerRoute *routes;
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t serial_ended = PTHREAD_COND_INITIALIZER;
 static LIST_HEAD(RequestList, Request) serial_requests = LIST_HEAD_INITIALIZER(serial_requests);
+
+/* Whose body is large, and held; the oldest first */
+static pthread_mutex_t large_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t large_ended = PTHREAD_COND_INITIALIZER;
+static TAILQ_HEAD(LargeList, Request) large_requests = TAILQ_HEAD_INITIALIZER(large_requests);
 
 atomic_int_fast64_t broker_http_requests[6];
 
@@ -344,6 +361,80 @@ start_request(struct MHD_Connection *connection, const char *url,
 	return MHD_YES;
 }
 
+/* The request whose large body must go before this one may have one; NULL: none. */
+static Request *
+in_the_way(const Request *request)
+{
+	const RbpCredential *who = &request->who;
+	Request    *own = NULL;
+	Request    *other;
+	int			n = 0;
+	int			nown = 0;
+
+	TAILQ_FOREACH(other, &large_requests, large_link)
+	{
+		n++;
+		if (other->who.role == who->role && strcmp(other->who.name, who->name) == 0 && nown++ == 0)
+			own = other;
+	}
+	if (n >= MAX_LARGE)
+		return TAILQ_FIRST(&large_requests);
+	return who->name[0] != '\0' && nown >= MAX_LARGE_OF_ONE ? own : NULL;
+}
+
+/*
+ * Wait until this body may be a large one.  The connection of one that is there for
+ * longer than its turn meanwhile is ended.  False if it was in vain.
+ */
+static bool
+begin_large(Request *request)
+{
+	int64_t		give_up = rbp_mono_ms() + LARGE_WAIT_MS;
+	Request    *other;
+
+	pthread_mutex_lock(&large_lock);
+	while ((other = in_the_way(request)) != NULL && rbp_mono_ms() < give_up)
+	{
+		int64_t		until = other->large_until < give_up ? other->large_until : give_up;
+		struct timespec ts = {.tv_sec = until / 1000,.tv_nsec = until % 1000 * 1000000};
+
+		if (other->large_until <= rbp_mono_ms())
+		{
+			broker_connection_end(other->connection);
+			TAILQ_REMOVE(&large_requests, other, large_link);
+			other->large_until = 0;
+		}
+		else
+			(void) pthread_cond_clockwait(&large_ended, &large_lock, CLOCK_MONOTONIC, &ts);
+	}
+	if (other == NULL)
+	{
+		request->large = true;
+		request->large_until = rbp_mono_ms() + LARGE_TURN_MS;
+		TAILQ_INSERT_TAIL(&large_requests, request, large_link);
+	}
+	pthread_mutex_unlock(&large_lock);
+	return other == NULL;
+}
+
+static void
+free_body(Request *request)
+{
+	free(request->body.data);
+	request->body = (RbpBytes)
+	{
+		0
+	};
+	if (!request->large)
+		return;
+	pthread_mutex_lock(&large_lock);
+	if (request->large_until != 0)
+		TAILQ_REMOVE(&large_requests, request, large_link);
+	request->large = false;
+	pthread_cond_broadcast(&large_ended);
+	pthread_mutex_unlock(&large_lock);
+}
+
 static enum MHD_Result
 take_body(Request *request, const char *data, size_t len)
 {
@@ -351,6 +442,8 @@ take_body(Request *request, const char *data, size_t len)
 	if (request->received > 4 * RBP_JSON_BODY_BYTES)
 		return MHD_NO;			/* closes the connection */
 	request->received += len;
+	if (request->received > LARGE_BODY && !request->large && !begin_large(request))
+		return MHD_NO;
 	return request->received > RBP_JSON_BODY_BYTES ||
 		rbp_bytes_append(&request->body, data, len, RBP_JSON_BODY_BYTES) ? MHD_YES : MHD_NO;
 }
@@ -425,7 +518,7 @@ end_serial(Request *request)
 }
 
 static BrokerReply
-run_request(const Request *request)
+run_request(Request *request)
 {
 	json_error_t why;
 	json_t	   *body;
@@ -440,6 +533,7 @@ run_request(const Request *request)
 								  RBP_JSON_BODY_VALUES, RBP_JSON_LEVELS);
 	body = json_loadb(request->body.len > 0 ? request->body.data : "",
 					  request->body.len, JSON_REJECT_DUPLICATES, &why);
+	free_body(request);
 	if (body == NULL)
 		return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
 								  why.text, why.line, why.column);
@@ -493,7 +587,7 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
 	broker_connection_awaits(connection, BROKER_AWAITS_NEXT);
 	if (request != NULL)
 	{
-		free(request->body.data);
+		free_body(request);
 		free(request);
 		*context = NULL;
 	}
