@@ -124,15 +124,18 @@ static const char *const living_namesake =
 
 /*
  * A process that the broker does not know registers under this id: remove the
- * one before it, with its regions.  False if there are too many donors.
+ * one before it, with its regions.  False if there are too many donors, with *error.
  */
 static bool
-replace_process(const char *id)
+replace_process(const char *id, BrokerReply *error)
 {
 	int64_t		before = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 
 	if (before == 0)
-		return broker_get("SELECT count(*) FROM donor") < BROKER_MAX_DONORS;
+		return broker_http_may_hold("donors", broker_get("SELECT count(*) + 1 FROM donor"), BROKER_MAX_DONORS,
+									broker_get("SELECT count(*) + 1 FROM donor WHERE id = ?1"
+											   " OR (id >= ?1 || ':' AND id < ?1 || ';')", TEXT(broker_http_caller())),
+									error);
 
 	/* its leases are gone, its memory is new */
 	rbp_log(RBP_LOG_INFO, "donor %s is a new process; %d regions leave their leases",
@@ -190,8 +193,8 @@ broker_donors_register(const char *path_id, const json_t *body)
 	}
 	fresh = !broker_get_all(known, "SELECT key, regions, region_size FROM donor"
 							" WHERE id = ?1 AND instance = ?2", TEXT(id), TEXT(text_of(body, "instance")));
-	if (fresh && !replace_process(id))
-		return broker_reply_error(503, "there is no room for more donors");
+	if (fresh && !replace_process(id, &error))
+		return error;
 	if (!fresh && (known[1] != int_of(body, "regions") || known[2] != int_of(body, "region_size")))
 		return broker_reply_error(409, "the regions of an instance cannot change");
 

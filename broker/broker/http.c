@@ -23,6 +23,7 @@
 #include "broker/common/format.h"
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
+#include "broker/common/places.h"
 #include "common/bytes.h"
 #include "common/clock.h"
 #include "common/json.h"
@@ -80,6 +81,9 @@ static LIST_HEAD(RequestList, Request) serial_requests = LIST_HEAD_INITIALIZER(s
 static pthread_mutex_t large_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t large_ended = PTHREAD_COND_INITIALIZER;
 static TAILQ_HEAD(LargeList, Request) large_requests = TAILQ_HEAD_INITIALIZER(large_requests);
+
+/* What this thread handles */
+static _Thread_local const Request *handled;
 
 atomic_int_fast64_t broker_http_requests[6];
 
@@ -308,6 +312,33 @@ forbid(struct MHD_Connection *connection, const BrokerRoute *route,
 	return reply;
 }
 
+const char *
+broker_http_caller(void)
+{
+	return handled->who.name;
+}
+
+bool
+broker_http_may_hold(const char *what, int64_t all, int64_t most, int64_t own, BrokerReply *error)
+{
+	const RbpCredential *who = &handled->who;
+	bool		any = strcmp(who->name, "*") == 0;
+	char		why[256];
+
+	if (any)
+		most -= RBP_SHARE;
+	if (all <= most && (any || who->name[0] == '\0' || own <= RBP_SHARE))
+		return true;
+	if (all > most)
+		snprintf(why, sizeof(why), "there is no room for more %s", what);
+	else
+		snprintf(why, sizeof(why), "%s \"%s\" has %d %s, and may have no more", rbp_role_names[who->role], who->name,
+				 RBP_SHARE, what);
+	log_refusal(handled->connection, why);
+	*error = broker_reply_error(503, "%s", why);
+	return false;
+}
+
 static BrokerReply
 body_too_large(void)
 {
@@ -474,6 +505,7 @@ call_handler(const Request *request, const json_t *body)
 		char	   *foreign;
 
 		broker_begin();
+		handled = request;
 		foreign = foreign_to(request, body);
 		if (foreign != NULL)
 			reply = forbid(request->connection, route, &request->who, foreign);

@@ -79,6 +79,15 @@ typedef struct BrokerRoute
 								 * there; else 503 */
 } BrokerRoute;
 
+/* The name of the credential that the request has, for its handler; "": it needs none. */
+extern const char *broker_http_caller(void);
+
+/*
+ * May there be so many of these, and so many that are of the caller's name, with the one
+ * that is about to be?  most: that there may be at all.  If not, *error is the answer.
+ */
+extern bool broker_http_may_hold(const char *what, int64_t all, int64_t most, int64_t own, BrokerReply *error);
+
 /* What the broker serves: in routes.c, and for GET /metrics in metrics.c */
 extern const BrokerRoute broker_routes[];
 extern BrokerReply broker_metrics(const char *id, const json_t *body);

@@ -212,6 +212,7 @@ broker_leases_create(const char *path_id, const json_t *body)
 	unsigned char bytes[RBP_SECRET_LEN];
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	char		id[RBP_UUID_LEN];
+	BrokerReply error;
 	int64_t		lease;
 	int			granted;
 
@@ -227,10 +228,13 @@ broker_leases_create(const char *path_id, const json_t *body)
 			   TEXT(id), TEXT(secret), JSON(body), INT(time(NULL)));
 	lease = broker_get("SELECT key FROM lease WHERE id = ?1", TEXT(id));
 	take_over(lease);
-	if (broker_get("SELECT count(*) FROM lease") > BROKER_MAX_LEASES)
+	if (!broker_http_may_hold("leases", broker_get("SELECT count(*) FROM lease"), BROKER_MAX_LEASES,
+							  broker_get("SELECT count(*) FROM lease WHERE client = ?1"
+										 " OR (client >= ?1 || '/' AND client < ?1 || '0')", TEXT(broker_http_caller())),
+							  &error))
 	{
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
-		return broker_reply_error(503, "there is no room for more leases");
+		return error;
 	}
 	granted = broker_share_grant(lease, 0);
 	broker_log(RBP_LOG_INFO, "SELECT format('lease %s (%s) for %s: %d regions granted, %lld of %lld MB',"
