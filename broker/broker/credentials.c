@@ -99,16 +99,17 @@ broker_credentials_reload(void)
 bool
 broker_credentials_identify(const char *text, RbpCredential *who)
 {
-	bool		known;
+	bool		known = file == NULL;
+	bool		named = false;
 
-	who->name[0] = '\0';
-	if (file == NULL)
-		return true;
-	if (text == NULL || rbp_credential_parse(text, who) != RBP_TOKEN_OK)
-		return false;
-	pthread_mutex_lock(&lock);
-	known = rbp_credentials_have(&accepted, who);
-	pthread_mutex_unlock(&lock);
+	if (!known && text != NULL && rbp_credential_parse(text, who) == RBP_TOKEN_OK)
+	{
+		pthread_mutex_lock(&lock);
+		known = rbp_credentials_have(&accepted, who, &named);
+		pthread_mutex_unlock(&lock);
+	}
 	OPENSSL_cleanse(who->secret, sizeof(who->secret));
+	if (!named)
+		who->name[0] = '\0';
 	return known;
 }

@@ -29,7 +29,8 @@ extern void broker_credentials_reload(void);
 
 /*
  * Is this text, or NULL, a credential that is accepted?  *who is set to it,
- * without its secret; its name is "" if nobody needs one.
+ * without its secret; its name is "" if nobody needs one.  If it is not accepted, it is
+ * set, too, if there is another of its role and name; else its name is "".
  */
 extern bool broker_credentials_identify(const char *text, RbpCredential *who);
 

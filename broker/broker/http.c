@@ -44,6 +44,7 @@
 #include <time.h>
 
 #define STACK_SIZE			(2 * 1024 * 1024)
+#define CALLER_LEN			(RBP_DONOR_ID_LEN + 16)
 
 /* So many bodies above this size are held at a time, and so many of one credential. */
 #define LARGE_BODY			((size_t) 64 * 1024)
@@ -264,6 +265,16 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 	return result;
 }
 
+/* Role and name, as messages have them */
+static const char *
+caller(const RbpCredential *who, char text[CALLER_LEN])
+{
+	if (who->name[0] == '\0')
+		return "it";
+	snprintf(text, CALLER_LEN, "%s \"%s\"", rbp_role_names[who->role], who->name);
+	return text;
+}
+
 /*
  * Who is refused is logged: an operator sees a credential that was not replaced
  * everywhere, or somebody who tries.
@@ -290,6 +301,7 @@ forbid(struct MHD_Connection *connection, const BrokerRoute *route,
 {
 	char		roles[64] = "";
 	char		why[sizeof(((Request *) NULL)->id) + 256];
+	char		text[CALLER_LEN];
 	BrokerReply reply;
 
 	for (int role = 0; role < RBP_ROLES; role++)
@@ -301,11 +313,10 @@ forbid(struct MHD_Connection *connection, const BrokerRoute *route,
 					 used > 0 ? " or " : "", rbp_role_names[role]);
 	}
 	if (foreign == NULL)
-		snprintf(why, sizeof(why), "%s \"%s\" may not do this: role %s may",
-				 rbp_role_names[who->role], who->name, roles);
+		snprintf(why, sizeof(why), "%s may not do this: role %s may", caller(who, text), roles);
 	else
-		snprintf(why, sizeof(why), "%s \"%s\" may not do this for \"%s\": role %s of that name, or of \"*\", may",
-				 rbp_role_names[who->role], who->name, foreign, roles);
+		snprintf(why, sizeof(why), "%s may not do this for \"%s\": role %s of that name, or of \"*\", may",
+				 caller(who, text), foreign, roles);
 	log_refusal(connection, why);
 	reply = broker_reply_error(403, "%s", why);
 	reply.wrong_credential = true;
@@ -323,7 +334,8 @@ broker_http_may_hold(const char *what, int64_t all, int64_t most, int64_t own, B
 {
 	const RbpCredential *who = &handled->who;
 	bool		any = strcmp(who->name, "*") == 0;
-	char		why[256];
+	char		text[CALLER_LEN];
+	char		why[CALLER_LEN + 64];
 
 	if (any)
 		most -= RBP_SHARE;
@@ -332,8 +344,7 @@ broker_http_may_hold(const char *what, int64_t all, int64_t most, int64_t own, B
 	if (all > most)
 		snprintf(why, sizeof(why), "there is no room for more %s", what);
 	else
-		snprintf(why, sizeof(why), "%s \"%s\" has %d %s, and may have no more", rbp_role_names[who->role], who->name,
-				 RBP_SHARE, what);
+		snprintf(why, sizeof(why), "%s has %d %s, and may have no more", caller(who, text), RBP_SHARE, what);
 	log_refusal(handled->connection, why);
 	*error = broker_reply_error(503, "%s", why);
 	return false;
@@ -362,10 +373,16 @@ start_request(struct MHD_Connection *connection, const char *url,
 	broker_connection_awaits(connection, BROKER_AWAITS_REQUEST);
 	if ((route == NULL || route->kind != ROUTE_PROBE) && !identify(connection, &who))
 	{
-		log_refusal(connection,
-					MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
-												MHD_HTTP_HEADER_AUTHORIZATION) == NULL ?
-					"it has no credential" : "its credential is wrong");
+		char		why[CALLER_LEN + 32];
+		char		text[CALLER_LEN];
+
+		if (MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION) == NULL)
+			strcpy(why, "it has no credential");
+		else if (who.name[0] == '\0')
+			strcpy(why, "its credential is wrong");
+		else
+			snprintf(why, sizeof(why), "its secret of %s is wrong", caller(&who, text));
+		log_refusal(connection, why);
 		return send_reply(connection, broker_reply_error(401, "the credential is missing or wrong"));
 	}
 	if (route == NULL || route->kind != ROUTE_PROBE)
@@ -602,9 +619,10 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		end_serial(request);
 	if (reply.status == 403 && !reply.wrong_credential)
 	{
-		char		why[sizeof(request->id) + 64];
+		char		why[sizeof(request->id) + CALLER_LEN + 64];
+		char		text[CALLER_LEN];
 
-		snprintf(why, sizeof(why), "its secret for lease %s is wrong", request->id);
+		snprintf(why, sizeof(why), "%s has a wrong secret for lease %s", caller(&request->who, text), request->id);
 		log_refusal(connection, why);
 	}
 	return send_reply(connection, reply);

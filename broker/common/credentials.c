@@ -117,19 +117,20 @@ rbp_credentials_add(RbpAcceptedList *c, RbpRole role, const char *name, char tok
 }
 
 bool
-rbp_credentials_have(const RbpAcceptedList *c, const RbpCredential *credential)
+rbp_credentials_have(const RbpAcceptedList *c, const RbpCredential *credential, bool *named)
 {
 	unsigned char hash[RBP_SECRET_LEN];
 	bool		found = false;
 
+	*named = false;
 	rbp_secret_hash(credential->secret, hash);
 	for (size_t i = 0; i < c->n; i++)
 	{
 		const RbpAccepted *line = &c->lines[i];
+		bool		same = line->role == credential->role && strcmp(line->name, credential->name) == 0;
 
-		if (CRYPTO_memcmp(hash, line->hash, sizeof(hash)) == 0 &&
-			line->role == credential->role && strcmp(line->name, credential->name) == 0)
-			found = true;
+		*named |= same;
+		found |= CRYPTO_memcmp(hash, line->hash, sizeof(hash)) == 0 && same;
 	}
 	return found;
 }

@@ -48,8 +48,11 @@ extern bool rbp_credentials_write(const RbpAcceptedList *c, const char *path);
 extern void rbp_credentials_add(RbpAcceptedList *c, RbpRole role, const char *name,
 								char token[RBP_TOKEN_LEN]);
 
-/* Is it one of them?  The time does not tell what is wrong with it. */
-extern bool rbp_credentials_have(const RbpAcceptedList *c, const RbpCredential *credential);
+/*
+ * Is it one of them?  The time does not tell what is wrong with it.  *named: there is
+ * one of this role and name, perhaps with another secret.
+ */
+extern bool rbp_credentials_have(const RbpAcceptedList *c, const RbpCredential *credential, bool *named);
 
 extern void rbp_credentials_free(RbpAcceptedList *c);
 

@@ -66,18 +66,22 @@ secret=$(printf '0%.0s' {1..64})
 as "$server"
 for i in 1 2 3; do renew; done
 is "a wrong secret at the broker" "$status" 403
-told "$log" 1 "warning: refused a request from 127.0.0.1: its secret for lease $id is wrong"
+told "$log" 1 "warning: refused a request from 127.0.0.1: server \"*\" has a wrong secret for lease $id"
 point $? "is in its log, once"
 curl_auth=()
 for i in 1 2 3; do api GET /v1/leases; done
 is "no credential" "$status" 401
 told "$log" 1 "warning: refused a request from 127.0.0.1: it has no credential"
 point $? "as well"
-as wrong
+as "operator.op.$(cut -d . -f 3,4 <<<"$operator")"
 api GET /v1/leases
 is "a wrong one" "$status" 401
 told "$log" 1 "warning: refused a request from 127.0.0.1: its credential is wrong"
 point $? "also where another complaint came before it"
+as "operator.ops.$(printf '0%.0s' {1..64}).-"
+api GET /v1/leases
+told "$log" 1 'warning: refused a request from 127.0.0.1: its secret of operator "ops" is wrong'
+point $? "with role and name, if there is one of these"
 as "$operator"
 api POST /v1/leases "{\"client\":\"c\",\"instance\":\"i\",\"purpose\":\"buffer\",\"bytes\":1,\"ttl_ms\":5000}"
 is "one of another role" "$status" 403
