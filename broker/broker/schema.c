@@ -101,6 +101,29 @@ const char *const broker_schema =
 const char *const broker_schema_keep =
 "ALTER TABLE lease ADD COLUMN keep_ms INTEGER NOT NULL DEFAULT 0 CHECK (keep_ms >= 0)";
 
+/* What routes.c lets in, as SQL; others never got there. */
+#define NO_TEXT(c) \
+	"(length(" c ") NOT BETWEEN 1 AND 127 OR " c " GLOB '*[^ -~]*' OR length(CAST(" c " AS BLOB)) <> length(" c "))"
+#define NO_ID(c, most) \
+	"(" NO_TEXT(c) " OR length(" c ") > " most " OR " c " GLOB '[-.]*' OR " c " GLOB '*[^A-Za-z0-9._:-]*')"
+
+const char *const broker_schema_damage =
+"SELECT format('donor %s has values that no donor has', id) FROM donor WHERE " NO_ID("id", "63")
+" OR " NO_TEXT("instance") " OR address GLOB '*[^ -~]*' OR address ->> 'id' IS NOT id"
+" OR json_type(address, '$.host') IS NOT 'text' OR json_type(address, '$.transports') IS NOT 'array'"
+" OR ifnull(address ->> 'port' NOT BETWEEN 0 AND 65535, 1)"
+" OR region_size % (1 << 20) <> 0 OR regions > 65536 OR region_size > (1 << 50) / regions"
+" OR grace_ms > 3600000 OR revision < 1"
+" UNION ALL SELECT format('donor %s has other regions than it should have, or they are newer than it is', id) FROM donor"
+"  WHERE (SELECT count(*) <> regions OR min(number) <> 0 OR max(number) <> regions - 1 OR min(rev) < 0 OR max(rev) > revision"
+"   FROM region WHERE donor = key)"
+" UNION ALL SELECT format('lease %s has values that no lease has', id) FROM lease WHERE " NO_ID("id", "39")
+"  OR secret GLOB '*[^0-9a-f]*' OR " NO_TEXT("client") " OR " NO_TEXT("instance")
+"  OR wanted > (1 << 50) OR ttl_ms > 86400000 OR keep_ms > 86400000 OR created < 0"
+"  OR machine IS NOT substr(instance, 1, nullif(instr(instance, '/'), 0))"
+" UNION ALL SELECT format('ended lease %s has values that none has', id) FROM ended WHERE " NO_ID("id", "39") " OR " NO_TEXT("how")
+" LIMIT 1";
+
 const char *const broker_schema_volatile =
 "CREATE TEMP TABLE setting (donor_timeout_ms INTEGER);"
 

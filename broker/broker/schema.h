@@ -23,6 +23,9 @@ extern const char *const broker_schema;
  */
 extern const char *const broker_schema_keep;
 
+/* A row for what a broker cannot have written, as text; for a file of which SQLite thinks well. */
+extern const char *const broker_schema_damage;
+
 /* Tables that last as long as the process, and the views; at each start. */
 extern const char *const broker_schema_volatile;
 

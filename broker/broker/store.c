@@ -30,6 +30,7 @@
 #define CHECKPOINT_PAGES	1000	/* SQLite's default */
 
 static sqlite3 *db;
+static const char *file;
 static int64_t now;
 static bool wrote;				/* the transaction that was committed last */
 
@@ -47,8 +48,8 @@ static void
 __attribute__((noreturn))
 give_up(void)
 {
-	rbp_log(RBP_LOG_ERROR, "cannot use the state file: %s; stopping, leases live on for their TTL",
-			sqlite3_errmsg(db));
+	rbp_log(RBP_LOG_ERROR, "cannot use state file \"%s\": %s; stopping, leases live on for their TTL",
+			file, sqlite3_errmsg(db));
 	_exit(RBP_EXIT_FAIL);
 }
 
@@ -257,18 +258,18 @@ on_wal(void *arg, sqlite3 *handle, const char *name, int pages)
  */
 
 static void
-exec_or_die(const char *path, const char *sql)
+exec_or_die(const char *sql)
 {
 	if (sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK)
 		return;
 	if (sqlite3_errcode(db) == SQLITE_BUSY)
-		rbp_die("state file \"%s\" is in use: is another broker running on it?", path);
-	rbp_die("cannot use state file \"%s\": %s", path, sqlite3_errmsg(db));
+		rbp_die("state file \"%s\" is in use: is another broker running on it?", file);
+	rbp_die("cannot use state file \"%s\": %s", file, sqlite3_errmsg(db));
 }
 
 /* Make the tables of a new file. */
 static void
-make_tables(const char *path)
+make_tables(void)
 {
 	int			version = (int) broker_get("PRAGMA user_version");
 
@@ -276,17 +277,75 @@ make_tables(const char *path)
 		return;
 	if (version != 0 || broker_get("SELECT count(*) FROM sqlite_schema") > 0)
 		rbp_die("state file \"%s\" is not a remote_bp broker's, or of another version (%d)",
-				path, version);
-	exec_or_die(path, broker_schema);
+				file, version);
+	exec_or_die(broker_schema);
 	broker_store_touch();
 }
 
 /* Add what later versions have added to the tables; others pass it over. */
 static void
-extend_tables(const char *path)
+extend_tables(void)
 {
 	if (broker_get("SELECT count(*) FROM pragma_table_info('lease') WHERE name = 'keep_ms'") == 0)
-		exec_or_die(path, broker_schema_keep);
+		exec_or_die(broker_schema_keep);
+}
+
+/* The tables and what belongs to them, as text; malloc'ed.  NULL: they cannot be read. */
+static char *
+schema_of(sqlite3 *handle)
+{
+	sqlite3_stmt *stmt = NULL;
+	char	   *text = NULL;
+
+	if (sqlite3_prepare_v2(handle, "SELECT group_concat(type || name || tbl_name || ifnull(sql, ''))"
+						   " FROM (SELECT * FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' ORDER BY name)",
+						   -1, &stmt, NULL) == SQLITE_OK &&
+		sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_type(stmt, 0) == SQLITE_TEXT)
+		text = strdup((const char *) sqlite3_column_text(stmt, 0));
+	sqlite3_finalize(stmt);
+	return text;
+}
+
+/* Has the file the tables that a new one gets? */
+static bool
+has_our_schema(void)
+{
+	sqlite3    *fresh = NULL;
+	char	   *theirs = schema_of(db);
+	char	   *ours = NULL;
+	bool		same;
+
+	if (sqlite3_open(":memory:", &fresh) == SQLITE_OK &&
+		sqlite3_exec(fresh, broker_schema, NULL, NULL, NULL) == SQLITE_OK &&
+		sqlite3_exec(fresh, broker_schema_keep, NULL, NULL, NULL) == SQLITE_OK)
+		ours = schema_of(fresh);
+	sqlite3_close(fresh);
+	same = ours != NULL && theirs != NULL && strcmp(ours, theirs) == 0;
+	free(ours);
+	free(theirs);
+	return same;
+}
+
+/*
+ * Die if the file is not as a broker leaves it.  What is wrong in memory or on the disk
+ * shows now, and not when a region has two leases.
+ */
+static void
+check_content(void)
+{
+	char	   *fault = broker_get_text("PRAGMA integrity_check(1)");
+
+	if (fault != NULL && strcmp(fault, "ok") != 0)
+		rbp_die("state file \"%s\" is damaged: %s", file, fault);
+	free(fault);
+	if (!has_our_schema())
+		rbp_die("state file \"%s\" is damaged: its tables are not a broker's", file);
+	fault = broker_get_text("SELECT format('a row of %s is of a %s that is not there', \"table\", parent)"
+							" FROM pragma_foreign_key_check LIMIT 1");
+	if (fault == NULL)
+		fault = broker_get_text(broker_schema_damage);
+	if (fault != NULL)
+		rbp_die("state file \"%s\" is damaged: %s", file, fault);
 }
 
 void
@@ -296,6 +355,7 @@ broker_store_open(const char *path)
 	mode_t		old_umask = umask(0077);
 	const char *fault = access(path, F_OK) == 0 ? rbp_secret_file_fault(path) : NULL;
 
+	file = path;
 	if (fault != NULL)
 		rbp_die("cannot use state file \"%s\": %s", path, fault);
 	if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
@@ -304,24 +364,25 @@ broker_store_open(const char *path)
 
 	/* the predecessor may be on its way out */
 	sqlite3_busy_timeout(db, 2000);
-	exec_or_die(path, "PRAGMA locking_mode = EXCLUSIVE");
-	exec_or_die(path, "PRAGMA journal_mode = WAL");
-	exec_or_die(path, "PRAGMA synchronous = FULL");
-	exec_or_die(path, "PRAGMA foreign_keys = ON");
-	exec_or_die(path, "PRAGMA secure_delete = ON");
-	exec_or_die(path, "PRAGMA temp_store = MEMORY");
-	exec_or_die(path, "PRAGMA cache_size = -65536");	/* KiB, at most */
-	exec_or_die(path, "PRAGMA cache_spill = OFF");	/* only commits write */
+	exec_or_die("PRAGMA locking_mode = EXCLUSIVE");
+	exec_or_die("PRAGMA journal_mode = WAL");
+	exec_or_die("PRAGMA synchronous = FULL");
+	exec_or_die("PRAGMA foreign_keys = ON");
+	exec_or_die("PRAGMA secure_delete = ON");
+	exec_or_die("PRAGMA temp_store = MEMORY");
+	exec_or_die("PRAGMA cache_size = -65536");	/* KiB, at most */
+	exec_or_die("PRAGMA cache_spill = OFF");	/* only commits write */
 	now = rbp_mono_ms();
 	sqlite3_create_function(db, "now_ms", 0, SQLITE_UTF8, NULL, sql_now_ms, NULL, NULL);
 	sqlite3_wal_hook(db, on_wal, NULL);
 
 	/* takes the lock now rather than at the first change */
-	exec_or_die(path, "BEGIN IMMEDIATE");
-	make_tables(path);
-	extend_tables(path);
-	exec_or_die(path, broker_schema_volatile);
-	exec_or_die(path, "COMMIT");
+	exec_or_die("BEGIN IMMEDIATE");
+	make_tables();
+	extend_tables();
+	check_content();
+	exec_or_die(broker_schema_volatile);
+	exec_or_die("COMMIT");
 	umask(old_umask);
 }
 

@@ -52,4 +52,79 @@ start_broker
 api GET /v1/donors
 has "and so it is after a start" '.donors[0] | .leased == 0 and .dirty == 3 and .free == 1'
 
+# a file that no broker has left is refused
+lease c3 m/i 0
+kill -TERM "$broker_pid"
+wait "$broker_pid"
+good=$dir/good.db bad=$dir/bad.db
+cp "$state" "$good"
+# loads FILE: sets said to "yes", or to the reason for which a broker refuses it.
+loads()
+{
+    local pid
+
+    "$RBP_BROKER" --listen 127.0.0.1:0 --state "$1" 2>"$dir/err" &
+    pid=$!
+    until grep -q 'listening on' "$dir/err" || ! kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+    said=yes
+    kill -TERM "$pid" 2>/dev/null
+    wait "$pid" || said="$? $(sed -n 's/.*error: //p' "$dir/err")"
+    [ "$said" = yes ]
+}
+cp -p "$good" "$bad"
+loads "$bad"
+is "the file as the broker has left it is loaded" "$said" yes
+while IFS='|' read -r reason change; do
+    rm -f "$bad"*
+    cp -p "$good" "$bad"
+    sqlite3 "$bad" "PRAGMA foreign_keys = OFF; $change"
+    ! loads "$bad" && [[ $said == "1 state file \"$bad\" is damaged: $reason"* ]]
+    point $? "refused: $change" || diagnose "$said"
+done <<'END'
+its tables are not a broker's|DROP INDEX lease_client
+its tables are not a broker's|DROP TRIGGER only_clean_is_granted; CREATE TRIGGER only_clean_is_granted BEFORE UPDATE OF lease ON region BEGIN SELECT 1; END
+a row of region is of a lease that is not there|UPDATE region SET lease = 77, used = 1 WHERE number = 2
+a row of region is of a donor that is not there|INSERT INTO region VALUES (77, 0, NULL, 0, 0)
+donor a has other regions|DELETE FROM region WHERE number = 3
+donor a has other regions|DELETE FROM region WHERE number = 0
+donor a has other regions|UPDATE region SET rev = 1000 WHERE number = 3
+donor a has values|UPDATE donor SET regions = 4, region_size = region_size + 1
+donor a has values|UPDATE donor SET address = json_set(address, '$.id', 'b')
+donor a has values|UPDATE donor SET address = json_set(address, '$.host', 1)
+donor a has values|UPDATE donor SET address = json_remove(address, '$.port')
+donor a/b has values|UPDATE donor SET id = 'a/b'
+lease |UPDATE lease SET client = 'c' || char(7)
+lease |UPDATE lease SET secret = upper(secret) || '' WHERE secret <> upper(secret)
+lease |UPDATE lease SET ttl_ms = 86400001
+lease  has values|UPDATE lease SET id = ''
+ended lease |UPDATE ended SET how = ''
+CHECK constraint failed|PRAGMA ignore_check_constraints = ON; UPDATE donor SET draining = 2
+END
+
+# a byte is another one: what is read is as it was, but for a number, or nothing is read
+look() { sqlite3 "$1" .dump 'PRAGMA integrity_check' 2>&1 | tr -d 0-9; }
+cp -p "$good" "$bad"
+whole=$(look "$bad")
+read -r -a places < <(perl -e 'local $/; open my $f, "<:raw", shift; my $all = <$f>; my @used = grep { substr($all, $_, 1) ne "\0" } 0 .. length($all) - 1;
+        print join(" ", map { $used[$_ * @used / 60] } 0 .. 59), "\n"' "$good")
+refusals=0 wrong=''
+for place in "${places[@]}"; do
+    rm -f "$bad"*
+    cp -p "$good" "$bad"
+    perl -e 'open my $f, "+<:raw", shift; seek $f, $ARGV[0], 0; read $f, my $byte, 1; seek $f, $ARGV[0], 0; print $f chr(255 ^ ord $byte)' "$bad" "$place"
+    cp -p "$bad" "$dir/look.db"
+    if loads "$bad"; then
+        [ "$(look "$dir/look.db")" = "$whole" ] || wrong+="$place is loaded; "
+    elif [[ $said == "1 "*"state file \"$bad\""* ]]; then
+        refusals=$((refusals + 1))
+    else
+        wrong+="$place: $said; "
+    fi
+    rm -f "$dir"/look.db*
+done
+is "of ${#places[@]} files with one wrong byte, none is loaded that shows it" "$wrong" ""
+diagnose "$refusals were refused"
+[ "$refusals" -gt 20 ]
+point $? "most are refused, with the reason"
+start_broker
 finish
