@@ -19,6 +19,7 @@
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
+#include "broker/common/secret.h"
 #include "broker/common/signals.h"
 #include "common/limits.h"
 
@@ -235,6 +236,7 @@ main(int argc, char **argv)
 		rbp_option_error(&program, "insecure", "it does not go together with --credentials");
 	rbp_config_checked(&program, opt_check_config);
 	rbp_log_init(program.name, opt_log_level);
+	rbp_hide_memory();
 
 	signals = rbp_signals_init();
 	raise_file_limit();

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +40,13 @@ rbp_uuid4(char uuid[RBP_UUID_LEN])
 
 	rbp_random_bytes(bytes, sizeof(bytes));
 	rbp_uuid4_of(bytes, uuid);
+}
+
+void
+rbp_hide_memory(void)
+{
+	if (prctl(PR_SET_DUMPABLE, 0) != 0)
+		rbp_die("could not protect this process's memory: %s", strerror(errno));
 }
 
 const char *

@@ -24,6 +24,12 @@ extern void rbp_random_bytes(void *buf, size_t len);
 extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 
 /*
+ * No other process of this user may look at this one's memory, and no core file has
+ * it.  After that, files of /proc/self that only their owner may use are root's.
+ */
+extern void rbp_hide_memory(void);
+
+/*
  * Why this file must not be used for what is secret, in a constant text; NULL:
  * it may.  It must be a regular one, which others than its owner and group
  * cannot use.

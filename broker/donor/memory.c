@@ -186,6 +186,8 @@ make_memory(uint8_t *base, bool huge)
 		close(fd);
 		return -1;
 	}
+	/* what others keep there is nobody's to read in a core file */
+	(void) madvise(base, size, MADV_DONTDUMP);
 	if (!huge && huge_pages != DONOR_HUGE_OFF)
 		(void) madvise(base, size, MADV_HUGEPAGE);
 	prefer_node(base, size);

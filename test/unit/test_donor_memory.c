@@ -53,6 +53,7 @@ static atomic_uint most;
 static int	pool_regions;		/* for which the pool has huge pages */
 static int	advised;			/* regions for which transparent ones are
 								 * asked for */
+static int	hidden;				/* regions that are in no core file */
 static char logged[4096];
 static jmp_buf died;
 
@@ -81,6 +82,7 @@ static int
 counted_madvise(void *at, size_t len, int advice)
 {
 	advised += advice == MADV_HUGEPAGE;
+	hidden += advice == MADV_DONTDUMP;
 	return madvise(at, len, advice);
 }
 
@@ -213,7 +215,7 @@ static bool
 start(uint64_t region_size, RbpDonorHugePages huge)
 {
 	pool_regions = 3;
-	advised = 0;
+	advised = hidden = 0;
 	nhuge = 0;
 	atomic_store(&failed_errno, 0);
 	logged[0] = '\0';
@@ -238,6 +240,7 @@ test_huge_pages(void)
 	ok(start(size, DONOR_HUGE_TRY), "try: a donor with huge pages for three of four regions");
 	is_u64(nhuge, 3, "takes them");
 	is_u64((uint64_t) advised, 1, "and asks for transparent ones for the rest");
+	is_u64((uint64_t) hidden, 4, "none of them is in a core file");
 	is_logged("memory: 8 MB in 4 regions of 2 MB, 6 MB in huge pages, 2 MB in ");
 	ok(strstr(logged, "plain pages") == NULL || strstr(logged, "reserve 1 more of them (vm.nr_hugepages)") != NULL,
 	   "the log says how to have all in huge pages");
@@ -246,6 +249,7 @@ test_huge_pages(void)
 	ok(donor_memory_renew(&donor_regions[3]) && donor_regions[3].huge, "when the pool has one more, it is taken");
 	atomic_store(&donor_regions[3].exposed, true);
 	ok(donor_memory_renew(&donor_regions[3]) && !donor_regions[3].huge, "when it is gone, another page does");
+	is_u64((uint64_t) hidden, 6, "nor what is there later");
 	release_all();
 
 	ok(!start(size, DONOR_HUGE_ON), "on: a donor does not start with less than all");

@@ -235,8 +235,9 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	if (base + size < range + reserve)
 		munmap(base + size, (size_t) (range + reserve - (base + size)));
 
-	/* children must not inherit our mappings */
+	/* children must not inherit our mappings; core files would be huge, and tell pages */
 	(void) madvise(base, size, MADV_DONTFORK);
+	(void) madvise(base, size, MADV_DONTDUMP);
 	region->base = base;
 	rbp_transport_accesses++;
 	return RBP_OK;
