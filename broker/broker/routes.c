@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define LOCK_PROBE_MS		1000
-#define MAX_NAME			127 /* clients, instances, socket names */
+#define MAX_NAME			127 /* instances, socket names */
 #define MAX_GRACE_MS		3600000
 #define MAX_SIZE			(INT64_C(1) << 50)
 #define MIN_TTL_MS			1000
@@ -63,7 +63,7 @@ static const BrokerMember leaving[] = {
 };
 
 static const BrokerMember new_lease[] = {
-	{"client", BODY_TEXT, true, 1, MAX_NAME},
+	{"client", BODY_TEXT, true, 1, RBP_CLIENT_LEN - 1},
 	{"instance", BODY_TEXT, true, 1, MAX_NAME},
 	{"purpose", BODY_TEXT, true, 1, MAX_NAME},
 	{"bytes", BODY_INT, true, 0, MAX_SIZE},
@@ -78,7 +78,7 @@ static const BrokerMember renewal[] = {
 	{"ttl_ms", BODY_INT, false, MIN_TTL_MS, MAX_TTL_MS},
 	{"keep_ms", BODY_INT, false, 0, MAX_TTL_MS},
 	{"new_secret", BODY_TEXT, false, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
-	{"client", BODY_TEXT, false, 1, MAX_NAME},
+	{"client", BODY_TEXT, false, 1, RBP_CLIENT_LEN - 1},
 	{"instance", BODY_TEXT, false, 1, MAX_NAME},
 	{"release", BODY_ARRAY, false, 0, 0},
 	{"ahead", BODY_INT, false, 0, MAX_SIZE},

@@ -8,10 +8,13 @@
  */
 #include "broker/common/places.h"
 #include "broker/common/secret.h"
+#include "common/clock.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
 #include <xxhash.h>
+
+#define SPARED_MS	250
 
 /* protects all places */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,32 +72,47 @@ end(RbpPlace *place)
 	leave(place);
 }
 
+/* End the oldest of the holder's, so that he has fewer than most.  False if there are none. */
+static bool
+end_own(RbpPlaces *places, uint64_t holder, int most, int64_t now)
+{
+	RbpPlace   *place;
+	RbpPlace   *next;
+	bool		any = false;
+	int			n = 0;
+
+	TAILQ_FOREACH(place, chain_of(places, holder), chain_link)
+		n += place->holder == holder;
+	for (place = TAILQ_FIRST(chain_of(places, holder)); place != NULL && n >= most; place = next)
+	{
+		next = TAILQ_NEXT(place, chain_link);
+		if (place->holder != holder || now - place->since < SPARED_MS)
+			continue;
+		end(place);
+		any = true;
+		n--;
+	}
+	return any;
+}
+
 RbpEnded
 rbp_place_take(RbpPlaces *places, RbpPlace *place, uint64_t holder, int most)
 {
+	int64_t		now = rbp_mono_ms();
 	RbpEnded	ended = RBP_ENDED_NONE;
-	RbpPlace   *oldest = NULL;
-	RbpPlace   *other;
-	int			n = 0;
 
 	pthread_mutex_lock(&lock);
 	leave(place);
-	TAILQ_FOREACH(other, chain_of(places, holder), chain_link)
-	{
-		if (other->holder == holder && n++ == 0)
-			oldest = other;
-	}
-	if (n >= most)
+	if (end_own(places, holder, most, now))
 		ended = RBP_ENDED_OWN;
 	else if (places->n >= places->most)
 	{
 		ended = RBP_ENDED_ANY;
-		oldest = TAILQ_FIRST(&places->list);
+		end(TAILQ_FIRST(&places->list));
 	}
-	if (ended != RBP_ENDED_NONE)
-		end(oldest);
 	place->places = places;
 	place->holder = holder;
+	place->since = now;
 	TAILQ_INSERT_TAIL(&places->list, place, link);
 	TAILQ_INSERT_TAIL(chain_of(places, holder), place, chain_link);
 	places->n++;

@@ -4,8 +4,9 @@
  *	  A bounded number of connections, of which the oldest end when others come.
  *
  * A connection takes a place.  If its holder (an address, a credential) has as many as
- * he may, the oldest one of his ends, and if there are no more places, the oldest of
- * all.  So newcomers are let in, whatever those do who are there.
+ * he may, his oldest ones end, and if there are no more places, the oldest of all.  So
+ * newcomers are let in, whatever those do who are there.  Those that have just come are
+ * spared: many processes of one machine may come at once, and need a moment each.
  *
  * A connection is ended by shutdown(2): whoever serves it finds it closed by the peer,
  * as it were, and frees it.  Any thread may call these functions.
@@ -34,7 +35,9 @@ typedef struct RbpPlace
 	uint64_t	holder;			/* set by rbp_place_take() */
 	_Atomic int64_t deadline;	/* rbp_mono_ms(), for rbp_places_end_late() */
 
-	RbpPlaces  *places;			/* NULL: it has none; these three are private */
+	/* private */
+	RbpPlaces  *places;			/* NULL: it has none */
+	int64_t		since;			/* rbp_mono_ms() */
 				TAILQ_ENTRY(RbpPlace) link;
 				TAILQ_ENTRY(RbpPlace) chain_link;
 } RbpPlace;
@@ -51,7 +54,7 @@ struct RbpPlaces
 
 extern void rbp_places_init(RbpPlaces *places, int most);
 
-/* Whose connection has ended for another one: nobody's, its holder's, anybody's. */
+/* Whose connections have ended for another one: nobody's, its holder's, anybody's. */
 typedef enum RbpEnded
 {
 	RBP_ENDED_NONE,

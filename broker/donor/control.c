@@ -121,6 +121,7 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 typedef struct DesiredLease
 {
 	const char *id;				/* points into the JSON */
+	const char *client;			/* likewise; the id, if the broker does not tell */
 	uint8_t		secret[RBP_SECRET_LEN];
 	json_int_t	ttl_ms;
 	const json_t *regions;		/* likewise; their numbers */
@@ -141,13 +142,17 @@ parse_desired_lease(const json_t *lease, DesiredLease *desired)
 	const json_t *region;
 	size_t		i;
 
-	if (json_unpack((json_t *) lease, "{s:s, s:s, s:I, s:o}", "lease", &desired->id,
-					"secret", &secret, "ttl_ms", &desired->ttl_ms, "regions", &desired->regions) != 0 ||
+	desired->client = NULL;
+	if (json_unpack((json_t *) lease, "{s:s, s:s, s:I, s:o, s?s}", "lease", &desired->id,
+					"secret", &secret, "ttl_ms", &desired->ttl_ms, "regions", &desired->regions,
+					"client", &desired->client) != 0 ||
 		!rbp_valid_id(desired->id, RBP_LEASE_ID_LEN) ||
 		desired->ttl_ms < 0 || desired->ttl_ms > MAX_TTL_MS ||
 		!json_is_array(desired->regions) ||
 		!rbp_hex_decode(secret, desired->secret, sizeof(desired->secret)))
 		return false;
+	if (desired->client == NULL)
+		desired->client = desired->id;
 	json_array_foreach(desired->regions, i, region)
 	{
 		if (!is_region(region))
@@ -195,7 +200,7 @@ apply_lease(const json_t *lease, int64_t now)
 	{
 		regions[n++] = (uint32_t) json_integer_value(region);
 	}
-	donor_apply_lease(desired.id, desired.secret, now + desired.ttl_ms * 1000000, regions, n);
+	donor_apply_lease(desired.id, desired.client, desired.secret, now + desired.ttl_ms * 1000000, regions, n);
 	explicit_bzero(desired.secret, sizeof(desired.secret));
 	free(regions);
 }

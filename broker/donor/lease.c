@@ -46,6 +46,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <search.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -57,6 +58,7 @@ static pthread_mutex_t donor_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t janitor_wake;
 
 /* protected by donor_lock */
+static RbpDonorClient *clients; /* that have connections */
 static RbpDonorLease *leases;
 static void *leases_by_digest;	/* the same, as a tree of <search.h> */
 static int64_t soonest = INT64_MAX; /* no lease's deadline is before this */
@@ -66,7 +68,7 @@ static uint32_t reclaimable;	/* regions that are needed, and only clients
 								 * can give back */
 
 static uint64_t min_free;
-static int	max_connections;	/* of a lease */
+static int	max_connections;	/* of a client */
 static const RbpDonorRdma *rdma;
 
 /*
@@ -171,21 +173,55 @@ donor_lease_secret(RbpDonorLease *lease, uint8_t secret[RBP_SECRET_LEN])
 	return number;
 }
 
-bool
+RbpDonorClient *
 donor_lease_connect(RbpDonorLease *lease)
 {
-	int			n = atomic_load(&lease->connections);
+	RbpDonorClient *client;
 
-	while (n < max_connections)
-		if (atomic_compare_exchange_weak(&lease->connections, &n, n + 1))
-			return true;
-	return false;
+	pthread_mutex_lock(&donor_lock);
+	for (client = clients; client != NULL; client = client->next)
+		if (strcmp(client->name, lease->client) == 0)
+			break;
+	if (client == NULL)
+	{
+		client = calloc(1, sizeof(*client));
+		if (client == NULL)
+			rbp_die("out of memory");
+		strcpy(client->name, lease->client);
+		client->next = clients;
+		clients = client;
+	}
+	if (client->connections < max_connections)
+		client->connections++;
+	else
+		client = NULL;
+	pthread_mutex_unlock(&donor_lock);
+	return client;
 }
 
 void
-donor_lease_disconnect(RbpDonorLease *lease)
+donor_lease_disconnect(RbpDonorClient *client)
 {
-	atomic_fetch_sub(&lease->connections, 1);
+	RbpDonorClient **prev = &clients;
+
+	pthread_mutex_lock(&donor_lock);
+	if (--client->connections == 0)
+	{
+		while (*prev != client)
+			prev = &(*prev)->next;
+		*prev = client->next;
+		free(client);
+	}
+	pthread_mutex_unlock(&donor_lock);
+}
+
+const char *
+donor_lease_text(RbpDonorLease *lease, char text[DONOR_LEASE_TEXT_LEN])
+{
+	pthread_mutex_lock(&donor_lock);
+	snprintf(text, DONOR_LEASE_TEXT_LEN, "lease %s of server \"%s\"", lease->id, lease->client);
+	pthread_mutex_unlock(&donor_lock);
+	return text;
 }
 
 bool
@@ -255,9 +291,9 @@ donor_apply_begin(void)
 }
 
 void
-donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
-				  int64_t deadline_ns, const uint32_t *regions,
-				  uint32_t nregions)
+donor_apply_lease(const char *id, const char *client,
+				  const uint8_t secret[RBP_SECRET_LEN], int64_t deadline_ns,
+				  const uint32_t *regions, uint32_t nregions)
 {
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	RbpDonorLease *lease;
@@ -268,6 +304,7 @@ donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
 	lease = lookup(digest);
 	if (lease == NULL)
 		lease = add_lease(id, secret, digest);
+	snprintf(lease->client, sizeof(lease->client), "%s", client);
 	if (memcmp(lease->secret, secret, RBP_SECRET_LEN) != 0)
 	{
 		/* it keeps its regions: donor_lease_has_secret() ends connections */

@@ -52,7 +52,7 @@ struct RbpDonorLease
 								 * does */
 	atomic_bool ended;
 	atomic_int	refs;			/* one for the table, one for each connection */
-	atomic_int	connections;	/* of its clients, over all transports */
+	char		client[RBP_CLIENT_LEN]; /* whose it is; under donor_lock */
 	bool		listed;			/* in the latest desired state; under
 								 * donor_lock */
 	bool		reported;		/* ended, and in the latest report; likewise */
@@ -87,7 +87,7 @@ extern void donor_lease_set_rdma(const RbpDonorRdma *rdma);
 
 /*
  * Start the janitor thread.  min_free: 0 for never giving memory back.
- * max_connections: of the clients of one lease.
+ * max_connections: of one client.
  */
 extern void donor_lease_init(uint64_t min_free, int max_connections);
 
@@ -114,14 +114,26 @@ donor_lease_has_secret(RbpDonorLease *lease, unsigned int secret_number)
 	return atomic_load(&lease->secret_number) == secret_number;
 }
 
-/*
- * A client of the lease connects, over any transport.  False if there are as
- * many as there may be; else donor_lease_disconnect() must follow.
- */
-extern bool donor_lease_connect(RbpDonorLease *lease);
-extern void donor_lease_disconnect(RbpDonorLease *lease);
+/* Who has connections, over all transports, with one lease or several; under donor_lock */
+typedef struct RbpDonorClient
+{
+	struct RbpDonorClient *next;
+	int			connections;	/* above 0 */
+	char		name[RBP_CLIENT_LEN];
+} RbpDonorClient;
 
-#define DONOR_LEASE_IS_FULL	"its lease has all the connections that it may have (--lease-connections)"
+/*
+ * The client of the lease connects.  NULL if it has as many connections as it may
+ * have; else donor_lease_disconnect() must follow.
+ */
+extern RbpDonorClient *donor_lease_connect(RbpDonorLease *lease);
+extern void donor_lease_disconnect(RbpDonorClient *client);
+
+/* "lease ID of server "CLIENT"", for messages.  Returns text. */
+#define DONOR_LEASE_TEXT_LEN	(RBP_LEASE_ID_LEN + RBP_CLIENT_LEN + 32)
+extern const char *donor_lease_text(RbpDonorLease *lease, char text[DONOR_LEASE_TEXT_LEN]);
+
+#define DONOR_CLIENT_IS_FULL	"has all the connections that it may have (--lease-connections)"
 
 /*
  * Enter the region if the lease may use it now; the caller must leave it then.
@@ -136,7 +148,7 @@ extern void donor_region_leave(RbpDonorRegion *region);
  * fenced.  Called by the control thread only.
  */
 extern void donor_apply_begin(void);
-extern void donor_apply_lease(const char *id,
+extern void donor_apply_lease(const char *id, const char *client,
 							  const uint8_t secret[RBP_SECRET_LEN],
 							  int64_t deadline_ns,
 							  const uint32_t *regions, uint32_t nregions);

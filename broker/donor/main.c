@@ -18,6 +18,8 @@
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
+#include "broker/common/places.h"
+#include "broker/common/secret.h"
 #include "broker/common/signals.h"
 #include "broker/donor/control.h"
 #include "broker/donor/lease.h"
@@ -31,6 +33,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +55,7 @@ static RbpDonorOptions opt = {
 };
 static int	numa_node = -1;
 static const char *huge_pages_name = "try";
+static const char *shm_users;	/* NULL: the default */
 static RbpDonorHugePages huge_pages;
 static RbpLogLevel log_level = RBP_LOG_INFO;
 static bool check_config;
@@ -101,7 +105,10 @@ static const RbpOption options[] = {
 	{"drain-timeout", RBP_OPT_INT, &opt.drain_timeout, "SECONDS",
 	"time to wait for regions to be given back on SIGTERM", "60", false, 0, 86400},
 	{"lease-connections", RBP_OPT_INT, &opt.lease_connections, "N",
-	"connections that the clients of one lease may have at once", "4096", false, 1, DONOR_MAX_CONNECTIONS},
+	"connections that one server may have at once, with all its leases", "4096", false, 1, DONOR_MAX_CONNECTIONS},
+	{"shm-users", RBP_OPT_STRING, &shm_users, "LIST",
+		"users of this machine that may use shared memory: names or numbers, separated by commas",
+	"the donor's, root, postgres", false, 0, 0},
 	{"threads", RBP_OPT_INT, &opt.threads, "N",
 	"serving threads", "2", false, 1, 64},
 	{"spin-us", RBP_OPT_INT, &opt.spin_us, "MICROSECONDS",
@@ -170,6 +177,41 @@ parse_huge_pages(const char *name)
 	if (strcmp(name, "off") != 0)
 		rbp_option_error(&program, "huge-pages", "\"%s\" is not try, on or off", name);
 	return DONOR_HUGE_OFF;
+}
+
+static void
+admit_shm_user(const char *name)
+{
+	char	   *end;
+	unsigned long number = strtoul(name, &end, 10);
+	const struct passwd *user = *end != '\0' ? getpwnam(name) : NULL;
+
+	if ((*end != '\0' && user == NULL) || number >= UINT32_MAX)
+		rbp_option_error(&program, "shm-users", "there is no user \"%s\"", name);
+	if (donor_shm_nusers == DONOR_MAX_SHM_USERS)
+		rbp_option_error(&program, "shm-users", "there are more than %d", DONOR_MAX_SHM_USERS);
+	donor_shm_users[donor_shm_nusers++] = user != NULL ? user->pw_uid : (uid_t) number;
+}
+
+/* Look up --shm-users. */
+static void
+admit_shm_users(void)
+{
+	char	   *copy = shm_users != NULL ? strdup(shm_users) : NULL;
+	char	   *save = NULL;
+
+	for (char *name = copy != NULL ? strtok_r(copy, ", ", &save) : NULL; name != NULL;
+		 name = strtok_r(NULL, ", ", &save))
+		admit_shm_user(name);
+	free(copy);
+	if (shm_users != NULL && donor_shm_nusers == 0)
+		rbp_option_error(&program, "shm-users", "the list is empty");
+	if (shm_users != NULL)
+		return;
+	donor_shm_users[donor_shm_nusers++] = geteuid();
+	donor_shm_users[donor_shm_nusers++] = 0;
+	if (getpwnam("postgres") != NULL)
+		admit_shm_user("postgres");
 }
 
 /* Is this an address to listen on that cannot be connected to? */
@@ -328,9 +370,12 @@ static void
 start_serving(RbpEndpoint *ep, uint16_t *port)
 {
 	char		text[RBP_HOST_LEN + 16];
+	int			places;
 
 	donor_lease_set_rdma(&donor_verbs_rdma);
-	donor_lease_init(opt.min_free, opt.lease_connections);
+	/* nobody has so many that there is none for others */
+	places = donor_serve_places() - RBP_SHARE;
+	donor_lease_init(opt.min_free, opt.lease_connections < places ? opt.lease_connections : places);
 	*port = opt.listen.port;
 	donor_serve_init(opt.listen.host, port, ep->transports, ep->shm_name, opt.threads,
 					 opt.spin_us);
@@ -377,6 +422,7 @@ main(int argc, char **argv)
 	ep.transports = parse_transports(opt.transports, &automatic);
 	configure_rdma();
 	rbp_config_checked(&program, check_config);
+	admit_shm_users();
 	rbp_log_init(program.name, log_level);
 	rbp_http_init();
 
@@ -388,6 +434,7 @@ main(int argc, char **argv)
 	signals = set_signals();
 	rbp_transport_init();
 	start_memory(&ep, automatic);
+	rbp_hide_memory();			/* and not before: it changes its oom_score_adj */
 	start_serving(&ep, &port);
 	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
 	if (opt.id == NULL)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * proofs.h
- *	  How many proofs of a client are looked at.
+ *	  How many proofs of a client are accepted.
  *
- * Looking at a proof takes some microseconds of a thread that serves others,
- * too.  So that a flood of them does not take its time, only so many of one
- * peer are looked at in a second, over all transports, and far fewer if they
- * are wrong.
+ * Only so many right proofs of one peer are accepted in a second, over all
+ * transports, so that one who connects again and again does not take the time of
+ * threads that serve others, too.  Wrong ones do not count: whoever shares a peer's
+ * address could keep it out by them.
  *
  * A peer is an address, or a user of this host: whoever is behind it shares
  * the limit.  Any thread may call these functions.
@@ -25,12 +25,9 @@
 extern uint64_t donor_peer_of_address(const struct sockaddr *address);
 extern uint64_t donor_peer_of_user(uid_t user);
 
-/* May a proof of the peer be looked at now?  It is counted if so. */
+/* May a proof of the peer that is right be accepted now?  It is counted if so. */
 extern bool donor_proof_allowed(uint64_t peer);
 
-#define DONOR_PROOFS_ARE_MANY	"too many proofs in this second, or wrong ones"
-
-/* A proof of the peer that was looked at was wrong. */
-extern void donor_proof_wrong(uint64_t peer);
+#define DONOR_PROOFS_ARE_MANY	"it has connected too often in this second"
 
 #endif							/* RBP_DONOR_PROOFS_H */

@@ -9,8 +9,20 @@
 #define RBP_DONOR_SERVE_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "common/limits.h"
+
+/* Who may use the UNIX socket; to be set before donor_serve_init(). */
+#define DONOR_MAX_SHM_USERS	32
+extern uid_t donor_shm_users[DONOR_MAX_SHM_USERS];
+extern int	donor_shm_nusers;
+
+/*
+ * Connections that there may be over sockets: descriptors are limited.  Regions must
+ * be there.
+ */
+extern int	donor_serve_places(void);
 
 /*
  * Open the listening sockets for the transports (RBP_TRANSPORT_*), and start

@@ -71,12 +71,37 @@ donor_serve_close(RbpDonorConn *conn)
 
 	if (t->last_served == conn)
 		t->last_served = NULL;
+	rbp_place_leave(&conn->place);
 	close(conn->fd);
-	if (conn->lease != NULL)
-		donor_lease_disconnect(conn->lease);
+	if (conn->client != NULL)
+		donor_lease_disconnect(conn->client);
 	donor_lease_unref(conn->lease);
 	free(conn);
 	atomic_fetch_sub(&donor_serve_nconnections, 1);
+}
+
+bool
+donor_serve_admits(int fd, bool is_unix, uint64_t *peer)
+{
+	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+	socklen_t	len = sizeof(address);
+	struct ucred cred = {.uid = UINT32_MAX};
+	socklen_t	cred_len = sizeof(cred);
+
+	if (!is_unix)
+	{
+		(void) getpeername(fd, (struct sockaddr *) &address, &len);
+		*peer = donor_peer_of_address((struct sockaddr *) &address);
+		return true;
+	}
+	(void) getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len);
+	*peer = donor_peer_of_user(cred.uid);
+	for (int i = 0; i < donor_shm_nusers; i++)
+	{
+		if (donor_shm_users[i] == cred.uid)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -121,24 +146,6 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 	return send_now(conn, out, RBP_CHALLENGE_SIZE);
 }
 
-/* Who is it, for the limit on proofs? */
-static uint64_t
-peer_of(const RbpDonorConn *conn)
-{
-	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
-	socklen_t	len = sizeof(address);
-	struct ucred cred = {.uid = UINT32_MAX};
-	socklen_t	cred_len = sizeof(cred);
-
-	if (conn->is_unix)
-	{
-		(void) getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len);
-		return donor_peer_of_user(cred.uid);
-	}
-	(void) getpeername(conn->fd, (struct sockaddr *) &address, &len);
-	return donor_peer_of_address((struct sockaddr *) &address);
-}
-
 /*
  * Check a proof that the client knows the lease's secret, and take one of the
  * lease's connections.  Returns the status for the answer; RBP_WIRE_OK: the
@@ -147,18 +154,13 @@ peer_of(const RbpDonorConn *conn)
 static uint16_t
 admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 {
-	uint64_t	peer = peer_of(conn);
+	char		text[DONOR_LEASE_TEXT_LEN];
+	char		why[sizeof(text) + sizeof(DONOR_CLIENT_IS_FULL)];
 	uint8_t		ours[RBP_MAC_LEN];
 	uint8_t		secret[RBP_SECRET_LEN];
 	uint16_t	status = RBP_WIRE_DENIED;
 	RbpDonorLease *lease;
 	bool		proven;
-
-	if (!donor_proof_allowed(peer))
-	{
-		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, DONOR_PROOFS_ARE_MANY);
-		return RBP_WIRE_BUSY;
-	}
 
 	/* an unknown lease fails like a wrong secret, after the same time */
 	lease = donor_lease_find(conn->lease_id);
@@ -168,16 +170,24 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 	explicit_bzero(secret, sizeof(secret));
 	if (!proven)
 	{
-		donor_proof_wrong(peer);
 		/* a lease that has just ended deserves no warning */
-		if (lease != NULL)
-			donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "its proof of the lease's secret is wrong");
-		else
+		if (lease == NULL)
 			donor_serve_log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
+		else
+		{
+			snprintf(why, sizeof(why), "its proof for %s is wrong", donor_lease_text(lease, text));
+			donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, why);
+		}
 	}
-	else if (!donor_lease_connect(lease))
+	else if (!donor_proof_allowed(conn->place.holder))
 	{
-		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, DONOR_LEASE_IS_FULL);
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, DONOR_PROOFS_ARE_MANY);
+		status = RBP_WIRE_BUSY;
+	}
+	else if ((conn->client = donor_lease_connect(lease)) == NULL)
+	{
+		snprintf(why, sizeof(why), "%s " DONOR_CLIENT_IS_FULL, donor_lease_text(lease, text));
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, why);
 		status = RBP_WIRE_BUSY;
 	}
 	else
@@ -203,6 +213,7 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 	if (welcome.prefix.status == RBP_WIRE_OK)
 	{
 		conn->state = CONN_OPEN;
+		rbp_place_leave(&conn->place);
 		welcome.regions = donor_nregions;
 		welcome.region_size = donor_region_size;
 	}
@@ -482,7 +493,8 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 		goto gone;
 	if (any)
 	{
-		conn->active_at = now;
+		if (conn->state == CONN_OPEN)
+			conn->active_at = now;
 
 		/*
 		 * How often in a row has the thread served this connection?  One that

@@ -18,6 +18,7 @@
 #define RBP_DONOR_SERVE_INTERNAL_H
 
 #include "broker/common/log.h"
+#include "broker/common/places.h"
 #include "broker/donor/lease.h"
 #include "broker/donor/serve.h"
 #include "common/spin.h"
@@ -61,8 +62,12 @@ typedef struct RbpDonorConn
 	RbpDonorConnState state;
 	RbpDonorThread *thread;
 				LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */
-	int64_t		active_at;		/* time of the last traffic, or of accept() */
+	RbpPlace	place;			/* before the proof; its holder is the peer of
+								 * proofs.h */
+	int64_t		active_at;		/* time of accept(); after the handshake, of
+								 * the last traffic */
 	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
+	RbpDonorClient *client;		/* likewise */
 	unsigned int secret_number; /* of the secret that it was proven by */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];
@@ -110,6 +115,9 @@ donor_serve_count(RbpDonorThread *thread, RbpDonorServeStat stat, uint64_t n)
 
 /* serve_conn.c: number of open connections, of all threads. */
 extern atomic_int donor_serve_nconnections;
+
+/* The peer of a new connection; false if --shm-users does not admit it. */
+extern bool donor_serve_admits(int fd, bool is_unix, uint64_t *peer);
 
 /* Log that a client is refused, with its address.  Any thread may call this. */
 extern void donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why);

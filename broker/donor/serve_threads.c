@@ -35,6 +35,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#define OTHER_FILES		128u	/* than regions and connections */
+#define ENDING			64		/* connections that are to make way */
 #define HANDSHAKE_NS	INT64_C(5000000000)
 #define ENDED_IDLE_NS	INT64_C(10000000000)
 #define SWEEP_NS		INT64_C(1000000000)
@@ -55,6 +57,11 @@ static int	max_spinners;
 static atomic_int spinners;
 static atomic_uint next_thread;
 static int	max_connections;
+static RbpPlaces unproved;
+
+uid_t		donor_shm_users[DONOR_MAX_SHM_USERS];
+int			donor_shm_nusers;
+
 static RbpDonorConn tcp_listener;
 static RbpDonorConn unix_listener;
 
@@ -68,7 +75,7 @@ refuse_busy(int fd)
 	uint8_t		buf[RBP_WELCOME_SIZE];
 	RbpWireWelcome busy = {.prefix.status = RBP_WIRE_BUSY};
 
-	donor_serve_log_refusal(fd, RBP_LOG_WARNING, "there are too many connections");
+	donor_serve_log_refusal(fd, RBP_LOG_WARNING, "there are too many connections, all of which have proved a lease");
 	rbp_wire_put_welcome(buf, &busy);
 	(void) send(fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -113,6 +120,31 @@ assign_to_thread(RbpDonorConn *conn)
 	return ok;
 }
 
+/*
+ * Is there room for one more?  If not, one that has proved nothing makes way; until its
+ * thread has closed it, there are more than there may be.
+ */
+static bool
+make_room(int n)
+{
+	return n < max_connections ||
+		(n < max_connections + ENDING && rbp_places_end_oldest(&unproved));
+}
+
+/* The new connection, whose first proof is awaited, has a place. */
+static void
+take_place(RbpDonorConn *conn, uint64_t peer)
+{
+	RbpEnded	ended;
+
+	conn->place.fd = conn->fd;
+	ended = rbp_place_take(&unproved, &conn->place, peer, RBP_SHARE);
+	if (ended == RBP_ENDED_OWN)
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "it has too many connections without a proof; the oldest has ended");
+	else if (ended == RBP_ENDED_ANY)
+		rbp_log_repeated(RBP_LOG_WARNING, "ended the oldest connection without a proof: there are too many");
+}
+
 static void
 accept_conns(const RbpDonorConn *listener)
 {
@@ -121,6 +153,7 @@ accept_conns(const RbpDonorConn *listener)
 		int			fd = accept4(listener->fd, NULL, NULL,
 								 SOCK_NONBLOCK | SOCK_CLOEXEC);
 		RbpDonorConn *conn = NULL;
+		uint64_t	peer;
 
 		if (fd < 0)
 		{
@@ -132,7 +165,13 @@ accept_conns(const RbpDonorConn *listener)
 			}
 			return;
 		}
-		if (atomic_fetch_add(&donor_serve_nconnections, 1) < max_connections)
+		if (!donor_serve_admits(fd, listener->is_unix, &peer))
+		{
+			donor_serve_log_refusal(fd, RBP_LOG_WARNING, "--shm-users does not have it");
+			close(fd);
+			continue;
+		}
+		if (make_room(atomic_fetch_add(&donor_serve_nconnections, 1)))
 			conn = calloc(1, sizeof(*conn));
 		if (conn == NULL)
 			refuse_busy(fd);
@@ -145,8 +184,10 @@ accept_conns(const RbpDonorConn *listener)
 			conn->thread = &threads[atomic_fetch_add(&next_thread, 1) % (unsigned) nthreads];
 			conn->active_at = rbp_boottime_ns();
 			conn->events = EPOLLIN;
+			take_place(conn, peer);
 			if (assign_to_thread(conn))
 				continue;
+			rbp_place_leave(&conn->place);
 		}
 		close(fd);
 		free(conn);
@@ -337,20 +378,28 @@ listen_unix(const char *shm_name)
 	};
 }
 
+int
+donor_serve_places(void)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) != 0 || rl.rlim_cur == RLIM_INFINITY ||
+		rl.rlim_cur >= donor_nregions + OTHER_FILES + DONOR_MAX_CONNECTIONS)
+		return DONOR_MAX_CONNECTIONS;
+	return (int) (rl.rlim_cur - donor_nregions - OTHER_FILES);
+}
+
 void
 donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 				 char shm_name[RBP_SHM_NAME_LEN], int want_threads, int spin_us)
 {
 	long		ncpu = sysconf(_SC_NPROCESSORS_ONLN);
-	struct rlimit rl;
 
 	nthreads = want_threads;
 	spin_ns = (int64_t) spin_us * 1000;
 	max_spinners = ncpu > 2 ? (int) (ncpu / 2) : 1;
-	max_connections = DONOR_MAX_CONNECTIONS;
-	if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur != RLIM_INFINITY &&
-		rl.rlim_cur < donor_nregions + 64u + DONOR_MAX_CONNECTIONS)
-		max_connections = (int) (rl.rlim_cur - donor_nregions - 64);
+	max_connections = donor_serve_places();
+	rbp_places_init(&unproved, max_connections / 4);
 
 	make_shm_name(shm_name);
 	if (transports & RBP_TRANSPORT_TCP)

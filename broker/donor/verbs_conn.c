@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <openssl/crypto.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ release_conn(RbpDonorVerbsConn *conn)
 	rdma_destroy_qp(conn->id);
 	(void) ibv_destroy_cq(conn->cq);
 	(void) ibv_dereg_mr(conn->mr);
-	donor_lease_disconnect(conn->domain->lease);
+	donor_lease_disconnect(conn->client);
 	conn->domain->nconns--;
 	atomic_fetch_sub(&nconnections, 1);
 }
@@ -227,23 +228,29 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int secret_n
 		.region_size = donor_region_size
 	};
 	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
+	char		text[DONOR_LEASE_TEXT_LEN];
+	char		why[sizeof(text) + sizeof(DONOR_CLIENT_IS_FULL)];
 	RbpDonorVerbsConn *conn;
+	RbpDonorClient *client;
 	bool		receives = true;
 
 	if (domain == NULL)
 		return false;
-	if (!donor_lease_connect(domain->lease))
+	client = donor_lease_connect(domain->lease);
+	if (client == NULL)
 	{
-		log_refusal(id, RBP_LOG_WARNING, DONOR_LEASE_IS_FULL);
+		snprintf(why, sizeof(why), "%s " DONOR_CLIENT_IS_FULL, donor_lease_text(domain->lease, text));
+		log_refusal(id, RBP_LOG_WARNING, why);
 		return false;
 	}
 	conn = make_conn(id, domain, secret_number);
 	if (conn == NULL)
 	{
-		donor_lease_disconnect(domain->lease);
+		donor_lease_disconnect(client);
 		return false;
 	}
 
+	conn->client = client;
 	LIST_INSERT_HEAD(&conns, conn, link);
 	domain->nconns++;
 	atomic_fetch_add(&nconnections, 1);
@@ -304,18 +311,18 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		why = "there are too many connections";
 		status = RBP_WIRE_BUSY;
 	}
-	else if (!donor_proof_allowed(peer))
-	{
-		why = DONOR_PROOFS_ARE_MANY;
-		status = RBP_WIRE_BUSY;
-		atomic_fetch_add(&denied, 1);
-	}
 	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn, &secret_number)) == NULL)
 	{
 		/* mostly a lease that has just ended */
 		why = "there is no such lease, or no more, or its proof is wrong";
 		level = RBP_LOG_INFO;
-		donor_proof_wrong(peer);
+	}
+	else if (!donor_proof_allowed(peer))
+	{
+		donor_lease_unref(lease);
+		why = DONOR_PROOFS_ARE_MANY;
+		status = RBP_WIRE_BUSY;
+		atomic_fetch_add(&denied, 1);
 	}
 	else if (accept_client(id, lease, secret_number, reads))
 		return;

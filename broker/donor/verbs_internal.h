@@ -138,6 +138,7 @@ typedef struct RbpDonorVerbsConn
 	LIST_ENTRY(RbpDonorVerbsConn) link;
 	struct rdma_cm_id *id;
 	RbpDonorLeaseDomain *domain;
+	RbpDonorClient *client;
 	unsigned int secret_number; /* of the secret that it was proven by */
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;			/* for requests and answers */

@@ -13,6 +13,7 @@
 
 #define RBP_DONOR_ID_LEN	64
 #define RBP_LEASE_ID_LEN	40
+#define RBP_CLIENT_LEN		128
 #define RBP_HOST_LEN		128
 #define RBP_SHM_NAME_LEN	96
 #define RBP_BOOT_ID_LEN		40

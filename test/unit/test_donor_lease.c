@@ -346,7 +346,7 @@ name_lease(uint32_t number, int64_t ns_from_now, uint32_t mask)
 	for (uint32_t i = 0; i < NREGIONS; i++)
 		if (mask & 1u << i)
 			regions[n++] = i;
-	donor_apply_lease(id, secret, rbp_boottime_ns() + ns_from_now, regions, n);
+	donor_apply_lease(id, id, secret, rbp_boottime_ns() + ns_from_now, regions, n);
 }
 
 /* As a heartbeat: tell what ended, so that it is forgotten. */
@@ -475,7 +475,7 @@ test_secret(void)
 		if (i == 1)
 			secret[1] ^= 1;
 		donor_apply_begin();
-		donor_apply_lease("lease-30", secret, rbp_boottime_ns() + 60 * SECOND, regions, 2);
+		donor_apply_lease("lease-30", "c", secret, rbp_boottime_ns() + 60 * SECOND, regions, 2);
 		donor_apply_end();
 		ok(donor_lease_has_secret(lease, number) == (i == 0), "a connection %s by the %s secret",
 		   i == 0 ? "goes on" : "is over", i == 0 ? "same" : "former");
@@ -532,7 +532,7 @@ test_odd_words(void)
 
 	memset(secret, 9, sizeof(secret));
 	donor_apply_begin();
-	donor_apply_lease("lease-9", secret, rbp_boottime_ns() + 60 * SECOND, beyond, 3);
+	donor_apply_lease("lease-9", "c", secret, rbp_boottime_ns() + 60 * SECOND, beyond, 3);
 	donor_apply_end();
 	check_state("beyond");
 	ok(owner_stamp(5) == 9, "regions that we do not have are passed over");
@@ -912,19 +912,16 @@ test_all_at_once(void)
 	settle("all at once");
 }
 
-/* The bound on a lease's connections holds whoever takes them at once. */
+/* The bound on a client's connections holds whoever takes them at once. */
 static void *
 take_connections(void *arg)
 {
-	RbpDonorLease *lease = arg;
-
 	for (int i = 0; i < 20000; i++)
 	{
-		if (!donor_lease_connect(lease))
-			continue;
-		if (atomic_load(&lease->connections) < 1)
-			wrong("a connection is not counted");
-		donor_lease_disconnect(lease);
+		RbpDonorClient *client = donor_lease_connect(arg);
+
+		if (client != NULL)
+			donor_lease_disconnect(client);
 	}
 	return NULL;
 }
@@ -932,24 +929,36 @@ take_connections(void *arg)
 static void
 test_connections(void)
 {
-	RbpDonorLease lease = {.id = "full"};
-	RbpDonorLease other = {.id = "other"};
+	RbpDonorLease lease = {.id = "full",.client = "c"};
+	RbpDonorLease same = {.id = "same",.client = "c"};
+	RbpDonorLease other = {.id = "other",.client = "c/1"};
+	RbpDonorClient *client = donor_lease_connect(&lease);
+	RbpDonorClient *another;
+	char		text[DONOR_LEASE_TEXT_LEN];
 	pthread_t	threads[4];
 
-	ok(donor_lease_connect(&lease) && donor_lease_connect(&lease) && donor_lease_connect(&lease),
-	   "a lease has so many connections");
-	ok(!donor_lease_connect(&lease) && !donor_lease_connect(&lease), "and no more");
-	ok(donor_lease_connect(&other), "which does not concern another one");
-	donor_lease_disconnect(&lease);
-	ok(donor_lease_connect(&lease) && !donor_lease_connect(&lease), "one that ends makes room for one");
+	ok(client != NULL && donor_lease_connect(&same) == client && donor_lease_connect(&lease) == client,
+	   "a client has so many connections, with all its leases");
+	ok(donor_lease_connect(&lease) == NULL && donor_lease_connect(&same) == NULL, "and no more");
+	another = donor_lease_connect(&other);
+	ok(another != NULL && another != client, "which does not concern another one");
+	donor_lease_disconnect(client);
+	ok(donor_lease_connect(&same) == client && donor_lease_connect(&lease) == NULL, "one that ends makes room for one");
+	strcpy(lease.client, "c/1");
+	ok(donor_lease_connect(&lease) == another && another->connections == 2 && client->connections == 3,
+	   "a lease that changes its client counts for the new one from then on");
+	ok(strcmp(donor_lease_text(&lease, text), "lease full of server \"c/1\"") == 0, "%s", text);
+	donor_lease_disconnect(another);
+	donor_lease_disconnect(another);
 	for (int i = 0; i < 3; i++)
-		donor_lease_disconnect(&lease);
+		donor_lease_disconnect(client);
+	ok(clients == NULL, "nothing is left of who has none");
 	for (int i = 0; i < 4; i++)
-		if (pthread_create(&threads[i], NULL, take_connections, &lease) != 0)
+		if (pthread_create(&threads[i], NULL, take_connections, i % 2 == 0 ? &same : &other) != 0)
 			abort();
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
-	is_u64((uint64_t) atomic_load(&lease.connections), 0, "threads leave nothing behind");
+	ok(clients == NULL, "threads leave nothing behind");
 }
 
 int

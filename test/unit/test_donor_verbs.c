@@ -54,6 +54,7 @@ static int64_t shifted_now(void);
 #define MS				INT64_C(1000000)
 #define PLANS			8
 #define LEASE_CONNECTIONS	100
+#define DENIALS				1000
 
 extern const char *rbp_verbs_sysfs;
 
@@ -222,7 +223,7 @@ apply(void)
 		for (uint32_t i = 0; i < NREGIONS; i++)
 			if (plans[p].mask & 1u << i)
 				regions[n++] = i;
-		donor_apply_lease(plans[p].cred.lease, plans[p].cred.secret,
+		donor_apply_lease(plans[p].cred.lease, plans[p].cred.lease, plans[p].cred.secret,
 						  plans[p].deadline_ns, regions, n);
 	}
 	donor_apply_end();
@@ -796,7 +797,7 @@ test_handshake(void)
 	check_left("handshake");
 }
 
-/* One who does not know the secret, again and again. */
+/* One who does not know the secret, again and again; and one who does. */
 static void
 test_denials(void)
 {
@@ -804,7 +805,7 @@ test_denials(void)
 	RbpCredentials cred = plan->cred;
 	RbpStatus	status;
 	RbpConn    *conn;
-	uint32_t	n = 0;
+	int			n = 0;
 
 	apply_all();
 	pass(SECOND);
@@ -815,9 +816,17 @@ test_denials(void)
 		ops->close(conn);
 		if (++n % 128 == 0)
 			usleep(1000);
-	} while (status == RBP_DENIED && n < 100 * WRONG_MAX);
-	ok(status == RBP_BUSY && n > WRONG_MAX,
-	   "who is wrong too often in a second is not listened to any more");
+	} while (status == RBP_DENIED && n < DENIALS);
+	is_u64((uint64_t) n, DENIALS, "who is wrong is told so, each time");
+	conn = open_conn(&plan->cred, &status);
+	ok(status == RBP_OK, "and keeps nobody out who is right: %s", rbp_status_text(status));
+	ops->close(conn);
+	for (uint64_t peer = 0; peer < SLOTS; peer++)
+		while (donor_proof_allowed(peer))
+			;
+	conn = open_conn(&plan->cred, &status);
+	ok(status == RBP_BUSY, "who connects too often in a second is not let in: %s", rbp_status_text(status));
+	ops->close(conn);
 	ok(await((pass(SECOND), conn = open_conn(&plan->cred, &status), ops->close(conn), status == RBP_OK)),
 	   "the next second is another one");
 	check_left("denials");
@@ -850,14 +859,22 @@ test_new_secret(void)
 	check_left("a new secret");
 }
 
-/* A lease's connections are bounded; those by other transports count, too. */
+/* while it has some */
+static int
+connections_of(const RbpDonorClient *client)
+{
+	return __atomic_load_n(&client->connections, __ATOMIC_SEQ_CST);
+}
+
+/* A client's connections are bounded; those by other transports count, too. */
 static void
 test_full_lease(void)
 {
 	Plan	   *plan = plan_new(0x001);
-	Plan	   *other = plan_new(0x002);
+	Plan	   *other = plan_new(0x002);	/* each has a client of its own */
 	Raw		   *raws[LEASE_CONNECTIONS];
 	RbpDonorLease *lease;
+	RbpDonorClient *client = NULL;
 	RbpStatus	status;
 	RbpConn    *conn;
 	int			n = LEASE_CONNECTIONS / 2;
@@ -867,30 +884,31 @@ test_full_lease(void)
 	for (int i = 0; i < n; i++)
 		raws[i] = raw_connected(&plan->cred);
 	for (int i = n; i < LEASE_CONNECTIONS; i++)
-		if (!donor_lease_connect(lease))
+		if ((client = donor_lease_connect(lease)) == NULL)
 			wrong("connection %d of another transport is refused", i);
 	conn = open_conn(&plan->cred, &status);
-	ok(conn == NULL && status == RBP_BUSY, "a lease with all its connections: %s", rbp_status_text(status));
-	ok(!donor_lease_connect(lease), "by any transport");
-	ok(can_connect(other), "another lease has its own");
-	donor_lease_disconnect(lease);
+	ok(conn == NULL && status == RBP_BUSY, "a client with all its connections: %s", rbp_status_text(status));
+	ok(donor_lease_connect(lease) == NULL, "by any transport");
+	ok(can_connect(other), "another client has its own");
+	donor_lease_disconnect(client);
 	ok(can_connect(plan), "one of another transport ends: there is room");
-	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS - 1), "which is free again");
+	ok(await(connections_of(client) == LEASE_CONNECTIONS - 1), "which is free again");
 	raw_free(raws[--n]);
-	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS - 2), "one of ours ends");
+	ok(await(connections_of(client) == LEASE_CONNECTIONS - 2), "one of ours ends");
 
 	/* who does not go on with the handshake has a place, too */
 	for (int i = 0; i < 3; i++)
 		raws[n + i] = raw_asking(&plan->cred);
-	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS) &&
+	ok(await(connections_of(client) == LEASE_CONNECTIONS) &&
 	   raw_next(raws[n + 2], 5000) == RDMA_CM_EVENT_REJECTED && raws[n + 2]->has_welcome &&
 	   raws[n + 2]->welcome.status == RBP_WIRE_BUSY, "handshakes that hang are counted");
 	for (int i = 0; i < n + 3; i++)
 		raw_free(raws[i]);
-	ok(await((pass(SECOND), atomic_load(&lease->connections) == LEASE_CONNECTIONS / 2 - 1)), "until they go");
-	for (int i = LEASE_CONNECTIONS / 2 + 1; i < LEASE_CONNECTIONS; i++)
-		donor_lease_disconnect(lease);
-	is_u64((uint64_t) atomic_load(&lease->connections), 0, "nothing is counted twice");
+	ok(await((pass(SECOND), connections_of(client) == LEASE_CONNECTIONS / 2 - 1)), "until they go");
+	for (int i = LEASE_CONNECTIONS / 2 + 2; i < LEASE_CONNECTIONS; i++)
+		donor_lease_disconnect(client);
+	is_u64((uint64_t) connections_of(client), 1, "nothing is counted twice");
+	donor_lease_disconnect(client);
 	donor_lease_unref(lease);
 	check_left("a full lease");
 }

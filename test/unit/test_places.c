@@ -3,16 +3,31 @@
  * test_places.c
  *	  Places of connections: whose end when others come.
  *
+ * The source is included whole, so that its clock stands still.
+ *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
+
+#include <stdatomic.h>
+
+static _Atomic int64_t now_ms;
+
+static int64_t
+still_now(void)
+{
+	return now_ms;
+}
+
+#define rbp_mono_ms	still_now
+#include "broker/common/places.c"
+#undef rbp_mono_ms
+
 #include "broker/common/log.h"
-#include "broker/common/places.h"
 #include "tap.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define MANY	100
@@ -76,10 +91,12 @@ test_holders(void)
 	open_all();
 	rbp_places_init(&few, 6);
 	rbp_places_init(&others, 6);
+	now_ms = 1000;
 	ok(rbp_place_take(&few, &places[0], 1, 3) == RBP_ENDED_NONE &&
 	   rbp_place_take(&few, &places[1], 1, 3) == RBP_ENDED_NONE &&
 	   rbp_place_take(&few, &places[2], 1 + RBP_PLACE_CHAINS, 3) == RBP_ENDED_NONE &&
 	   rbp_place_take(&few, &places[3], 1, 3) == RBP_ENDED_NONE, "a holder has three places");
+	now_ms += SPARED_MS;
 	ok(rbp_place_take(&few, &places[4], 1, 3) == RBP_ENDED_OWN && strcmp(ended(), "0 ") == 0,
 	   "with another one, his oldest ends: %s", ended());
 	ok(rbp_place_take(&few, &places[5], 2, 3) == RBP_ENDED_NONE &&
@@ -99,6 +116,28 @@ test_holders(void)
 	ok(few.n == 0 && TAILQ_EMPTY(&few.list) && others.n == 1 && !has_ended(2), "until there is none");
 	close_all();
 	ok(others.n == 0, "nobody is left");
+}
+
+/* Many come at once. */
+static void
+test_spared(void)
+{
+	RbpPlaces	some;
+
+	open_all();
+	rbp_places_init(&some, 20);
+	for (int i = 0; i < 10; i++)
+		(void) rbp_place_take(&some, &places[i], 1, 3);
+	now_ms += SPARED_MS - 1;
+	ok(rbp_place_take(&some, &places[10], 1, 3) == RBP_ENDED_NONE && some.n == 11, "who has just come is spared");
+	now_ms++;
+	ok(rbp_place_take(&some, &places[11], 1, 3) == RBP_ENDED_OWN && some.n == 3 && !has_ended(9) && !has_ended(10),
+	   "later as many end as are too many: %s", ended());
+	for (int i = 12; i < 29; i++)
+		(void) rbp_place_take(&some, &places[i], 1, 3);
+	ok(some.n == 20 && rbp_place_take(&some, &places[29], 1, 3) == RBP_ENDED_ANY && has_ended(9),
+	   "nobody is spared when all places are taken");
+	close_all();
 }
 
 static int	told;
@@ -148,6 +187,8 @@ come_and_go(void *arg)
 			rbp_place_leave(place);
 		else
 			(void) rbp_place_take(&shared, place, (uint64_t) (n % 7), 5);
+		if (n % 100 == 0)
+			now_ms += SPARED_MS;
 		if (n % 1000 == 0)
 			(void) rbp_places_end_oldest(&shared);
 	}
@@ -187,6 +228,7 @@ main(void)
 	ok(rbp_place_holder("a", 1) == rbp_place_holder("a", 1) && rbp_place_holder("a", 1) != rbp_place_holder("b", 1),
 	   "a holder is known by his name");
 	test_holders();
+	test_spared();
 	test_deadlines();
 	test_threads();
 	return done_testing();

@@ -13,7 +13,7 @@ donor=("$RBP_DONOR" --broker "$url" --memory 4MB --region-size 1MB)
 is "remote_bp_donor --version" "$(cat "$dir/out")" "remote_bp_donor $(sed -n "s/^default_version *= *'\(.*\)'/\1/p" "$root/remote_bp.control")"
 for bad in "--transports pigeon" "--transports ," "--rdma-listen nonsense" "--rdma-advertise :1" "--rdma-advertise 0.0.0.0:1" \
     "--rdma-port 256" "--rdma-gid-index -2" "--rdma-device $(printf 'x%.0s' {1..64})" \
-    "--numa-node 1024" "--lease-connections 0" "--lease-connections 16385" "--region-size 1500kB" "--memory 1kB" "--id -x" "--huge-pages maybe" "--huge-pages on" "--advertise nonsense" "extra"; do
+    "--numa-node 1024" "--shm-users nobody-has-this-name" "--shm-users ," "--shm-users 4294967295" "--lease-connections 0" "--lease-connections 16385" "--region-size 1500kB" "--memory 1kB" "--id -x" "--huge-pages maybe" "--huge-pages on" "--advertise nonsense" "extra"; do
     # shellcheck disable=SC2086
     timeout 60 "${donor[@]}" --listen 127.0.0.1:0 $bad >/dev/null 2>&1
     is "remote_bp_donor ${bad:0:40}" $? 2

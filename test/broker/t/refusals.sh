@@ -57,7 +57,7 @@ id=$(get .lease)
 as "$operator"
 until_true 20 donor_is d '.leased == 1 and .applied == .revision'
 say "$(hello 1 "$id")" "$auth"
-until_true 20 donor_tells "refused a client from 127.0.0.1: its proof of the lease's secret is wrong"
+until_true 20 donor_tells "refused a client from 127.0.0.1: its proof for lease $id of server \"c\" is wrong"
 point $? "a donor logs a client that does not know the lease's secret"
 told "$dir/donor.log" 1 "does not speak this protocol" && told "$dir/donor.log" 1 "there is no such lease"
 point $? "each once for the time being"
