@@ -139,6 +139,15 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 		(void) send_now(conn, out, RBP_WELCOME_SIZE);
 		return false;
 	}
+	if (!conn->admitted)
+	{
+		RbpWireWelcome welcome = {.prefix.status = RBP_WIRE_NOT_ADMITTED};
+
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "--shm-users does not have it");
+		rbp_wire_put_welcome(out, &welcome);
+		(void) send_now(conn, out, RBP_WELCOME_SIZE);
+		return false;
+	}
 	strcpy(conn->lease_id, hello.lease);
 	rbp_random_bytes(conn->nonce, sizeof(conn->nonce));
 	rbp_wire_put_proof(out, RBP_OP_CHALLENGE, conn->nonce);

@@ -59,6 +59,7 @@ typedef struct RbpDonorConn
 	int			fd;
 	bool		is_unix;
 	bool		is_listener;
+	bool		admitted;		/* by --shm-users */
 	RbpDonorConnState state;
 	RbpDonorThread *thread;
 				LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */

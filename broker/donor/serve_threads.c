@@ -133,10 +133,12 @@ make_room(int n)
 
 /* The new connection, whose first proof is awaited, has a place. */
 static void
-take_place(RbpDonorConn *conn, uint64_t peer)
+take_place(RbpDonorConn *conn)
 {
+	uint64_t	peer;
 	RbpEnded	ended;
 
+	conn->admitted = donor_serve_admits(conn->fd, conn->is_unix, &peer);
 	conn->place.fd = conn->fd;
 	ended = rbp_place_take(&unproved, &conn->place, peer, RBP_SHARE);
 	if (ended == RBP_ENDED_OWN)
@@ -153,7 +155,6 @@ accept_conns(const RbpDonorConn *listener)
 		int			fd = accept4(listener->fd, NULL, NULL,
 								 SOCK_NONBLOCK | SOCK_CLOEXEC);
 		RbpDonorConn *conn = NULL;
-		uint64_t	peer;
 
 		if (fd < 0)
 		{
@@ -164,12 +165,6 @@ accept_conns(const RbpDonorConn *listener)
 				usleep(1000);
 			}
 			return;
-		}
-		if (!donor_serve_admits(fd, listener->is_unix, &peer))
-		{
-			donor_serve_log_refusal(fd, RBP_LOG_WARNING, "--shm-users does not have it");
-			close(fd);
-			continue;
 		}
 		if (make_room(atomic_fetch_add(&donor_serve_nconnections, 1)))
 			conn = calloc(1, sizeof(*conn));
@@ -184,7 +179,7 @@ accept_conns(const RbpDonorConn *listener)
 			conn->thread = &threads[atomic_fetch_add(&next_thread, 1) % (unsigned) nthreads];
 			conn->active_at = rbp_boottime_ns();
 			conn->events = EPOLLIN;
-			take_place(conn, peer);
+			take_place(conn);
 			if (assign_to_thread(conn))
 				continue;
 			rbp_place_leave(&conn->place);

@@ -24,6 +24,7 @@ rbp_status_text(RbpStatus status)
 		[RBP_OTHER_DEVICE] = "the route is not over the configured RDMA device, port and GID",
 		[RBP_BAD_DEVICE] = "the RDMA device is neither InfiniBand nor RoCE",
 		[RBP_NOLIBRARY] = "the library remote_bp_verbs cannot be loaded",
+		[RBP_NOT_ADMITTED] = "the donor does not admit this server's user (--shm-users)",
 		[RBP_CANCELED] = "canceled"
 	};
 

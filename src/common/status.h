@@ -26,6 +26,7 @@ typedef enum RbpStatus
 	RBP_BAD_DEVICE,				/* verbs: the device is neither InfiniBand nor
 								 * RoCE */
 	RBP_NOLIBRARY,				/* verbs: its library cannot be loaded */
+	RBP_NOT_ADMITTED,			/* shm: not this process's user */
 	RBP_CANCELED				/* there is no connection to use now, or it
 								 * ended because of another request; says
 								 * nothing about the donor */

@@ -225,6 +225,7 @@ rbp_link_event(RbpStatus status)
 		[RBP_OTHER_DEVICE] = LINK_NO_DEVICE,
 		[RBP_BAD_DEVICE] = LINK_NO_DEVICE,
 		[RBP_NOLIBRARY] = LINK_NO_DEVICE,
+		[RBP_NOT_ADMITTED] = LINK_NO_DEVICE,
 		[RBP_NOMEM] = LINK_SHORTAGE,
 		[RBP_NOROUTE] = LINK_SHORTAGE,
 		[RBP_BUSY] = LINK_SHORTAGE,
@@ -454,7 +455,9 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 {
 	RbpRemoteDonor *d = &shared->donors[c->donor];
 	int			over = LINK_OF(c->ops->bit);
-	uint32		effect = effects_of(c->ops, c->has_fallback, phase, event);
+	/* what cannot be used at all is not tried before the other one */
+	uint32		effect = event == LINK_NO_DEVICE && c->has_other ? effects[phase][event][2] :
+	effects_of(c->ops, c->has_fallback, phase, event);
 	int			verdict = (int) (effect & 0xff);
 	uint32		error = ERROR_MAKE(is_ready(c) ? DONOR_ERROR_REQUEST :
 								   verdict & ELSEWHERE ? DONOR_ERROR_ELSEWHERE : DONOR_ERROR_CONNECT,
@@ -637,8 +640,8 @@ rbp_link_choose(RbpLocalConn *c, RbpEndpoint *endpoint)
 	 */
 	if (ops == NULL && avoid != 0)
 		ops = rbp_link_choose_among(endpoint, ~(uint32) 0);
-	c->has_fallback = ops != NULL && ops->costly &&
-		rbp_link_choose_among(endpoint, ~ops->bit) != NULL;
+	c->has_other = ops != NULL && rbp_link_choose_among(endpoint, ~ops->bit) != NULL;
+	c->has_fallback = c->has_other && ops->costly;
 	c->return_at = held_until != 0 ? soon(held_until) : 0;
 	return ops;
 }

@@ -356,8 +356,8 @@ typedef struct RbpLocalConn
 	RbpMr	   *mr;				/* the pusher's registration of the staging
 								 * region, or NULL */
 	bool		has_slot;		/* holds one of RbpRemoteDonor.conn_slots */
-	bool		has_fallback;	/* it is costly, and another transport leads
-								 * to the donor */
+	bool		has_other;		/* another transport leads to the donor */
+	bool		has_fallback;	/* likewise, and this one is costly */
 	uint32		upgrades;		/* RbpRemoteDonor.upgrades */
 	int64		return_at;		/* when to try a better transport, 0: not
 								 * known yet */

@@ -321,7 +321,8 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 		(ERROR_WHAT(word) != DONOR_ERROR_CONNECT && !elsewhere) || donor_is_down(d))
 		return;
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
-		ERROR_STATUS(word) != RBP_BUSY && !elsewhere && (ops == NULL || ops->device == NULL))
+		ERROR_STATUS(word) != RBP_BUSY && ERROR_STATUS(word) != RBP_NOT_ADMITTED &&
+		!elsewhere && (ops == NULL || ops->device == NULL))
 		return;
 	/* already logged as open */
 	if (ops != NULL && breaker_state(link_breaker(d, LINK_OF(ops->bit))) == BREAKER_OPEN)

@@ -117,7 +117,8 @@ rbp_status_from_wire(uint16_t status)
 {
 	static const RbpStatus statuses[] = {
 		[RBP_WIRE_OK] = RBP_OK,[RBP_WIRE_DENIED] = RBP_DENIED,[RBP_WIRE_INVALID] = RBP_INVALID,
-		[RBP_WIRE_VERSION_MISMATCH] = RBP_PROTOCOL,[RBP_WIRE_BUSY] = RBP_BUSY
+		[RBP_WIRE_VERSION_MISMATCH] = RBP_PROTOCOL,[RBP_WIRE_BUSY] = RBP_BUSY,
+		[RBP_WIRE_NOT_ADMITTED] = RBP_NOT_ADMITTED
 	};
 
 	return status < sizeof(statuses) / sizeof(statuses[0]) ? statuses[status] : RBP_PROTOCOL;

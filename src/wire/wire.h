@@ -81,7 +81,8 @@ typedef enum RbpWireStatus
 								 * or region not part of the lease */
 	RBP_WIRE_INVALID = 2,		/* outside of the region */
 	RBP_WIRE_VERSION_MISMATCH = 3,
-	RBP_WIRE_BUSY = 4			/* the donor takes no more connections */
+	RBP_WIRE_BUSY = 4,			/* the donor takes no more connections */
+	RBP_WIRE_NOT_ADMITTED = 5	/* not by the UNIX socket */
 } RbpWireStatus;
 
 /* Every message starts with this. */

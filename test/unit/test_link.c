@@ -214,6 +214,13 @@ test_conditions(void)
 	is_outcome(rbp_link_failed(&conn, ON_PING, LINK_LOST, RBP_CONNLOST), "down, woken, close", "a donor that is down does not answer a ping");
 	is_outcome(rbp_link_failed(&conn, ON_REQUEST, LINK_LOST, RBP_CONNLOST), "down, failure, woken, close", "but other failures of it count");
 
+	/* a transport that is not costly, but not for us */
+	set_up(&shm, CONN_NONE);
+	is_outcome(rbp_link_failed(&conn, ON_CONNECT, LINK_NO_DEVICE, RBP_NOT_ADMITTED), SHORT, "shared memory is not for this user");
+	set_up(&shm, CONN_NONE);
+	conn.has_other = true;
+	is_outcome(rbp_link_failed(&conn, ON_CONNECT, LINK_NO_DEVICE, RBP_NOT_ADMITTED), ELSEWHERE, "but there is TCP");
+
 	/* a donor that answers over no transport says nothing of this one */
 	set_up(&verbs, CONN_NONE);
 	conn.has_fallback = true;
@@ -314,7 +321,7 @@ test_statuses(void)
 	}			statuses[] = {
 		{RBP_OK, LINK_DONE}, {RBP_TIMEOUT, LINK_LATE}, {RBP_CONNLOST, LINK_LOST},
 		{RBP_PROTOCOL, LINK_LOST}, {RBP_OTHER_DEVICE, LINK_NO_DEVICE}, {RBP_BAD_DEVICE, LINK_NO_DEVICE},
-		{RBP_NOLIBRARY, LINK_NO_DEVICE}, {RBP_NOMEM, LINK_SHORTAGE}, {RBP_NOROUTE, LINK_SHORTAGE},
+		{RBP_NOLIBRARY, LINK_NO_DEVICE}, {RBP_NOT_ADMITTED, LINK_NO_DEVICE}, {RBP_NOMEM, LINK_SHORTAGE}, {RBP_NOROUTE, LINK_SHORTAGE},
 		{RBP_BUSY, LINK_SHORTAGE}, {RBP_DENIED, LINK_DENIED}, {RBP_CANCELED, LINK_OTHER},
 		{RBP_INVALID, LINK_OTHER}, {RBP_INPROGRESS, LINK_OTHER},
 	};

@@ -267,7 +267,7 @@ is "this user may use shared memory" "$(connect_as "$shm_name" "$id" "$secret" 1
 other_pid=$!
 until_true 20 donor_is e '.applied == .revision'
 shm_name=$(sed -n 's/.*shared memory by \(@.*\)$/\1/p' "$dir/other.log")
-is "but not where others are named" "$(connect_as "$shm_name" "$id" "$secret" 1)" "closed 1 end"
+is "but not where others are named" "$(connect_as "$shm_name" "$id" "$secret" 1)" "5 1 end"
 grep -q 'warning: refused a client from this host, user [0-9]*: --shm-users does not have it' "$dir/other.log"
 point $? "the log says which user"
 exec {hold}>&-
