@@ -50,7 +50,7 @@
 #define LARGE_BODY			((size_t) 64 * 1024)
 #define MAX_LARGE			4
 #define MAX_LARGE_OF_ONE	2
-#define LARGE_TURN_MS		1000	/* then it makes way, if others wait */
+#define LARGE_TURN_MS		2000	/* then it makes way, if others wait */
 #define LARGE_WAIT_MS		10000
 
 /* A request while its body comes in. */

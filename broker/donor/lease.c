@@ -69,6 +69,7 @@ static uint32_t reclaimable;	/* regions that are needed, and only clients
 
 static uint64_t min_free;
 static int	max_connections;	/* of a client */
+static int	max_of_name;		/* of clients with one name before a slash */
 static const RbpDonorRdma *rdma;
 
 /*
@@ -173,28 +174,45 @@ donor_lease_secret(RbpDonorLease *lease, uint8_t secret[RBP_SECRET_LEN])
 	return number;
 }
 
+/* Have they the same name, or the same before a slash?  Then one credential may have both. */
+static bool
+same_name(const char *a, const char *b)
+{
+	size_t		len = strcspn(a, "/");
+
+	return len == strcspn(b, "/") && strncmp(a, b, len) == 0;
+}
+
 RbpDonorClient *
 donor_lease_connect(RbpDonorLease *lease)
 {
-	RbpDonorClient *client;
+	RbpDonorClient *client = NULL;
+	int			of_name = 0;
 
 	pthread_mutex_lock(&donor_lock);
-	for (client = clients; client != NULL; client = client->next)
-		if (strcmp(client->name, lease->client) == 0)
-			break;
-	if (client == NULL)
+	for (RbpDonorClient *other = clients; other != NULL; other = other->next)
 	{
-		client = calloc(1, sizeof(*client));
-		if (client == NULL)
-			rbp_die("out of memory");
-		strcpy(client->name, lease->client);
-		client->next = clients;
-		clients = client;
+		if (!same_name(other->name, lease->client))
+			continue;
+		of_name += other->connections;
+		if (strcmp(other->name, lease->client) == 0)
+			client = other;
 	}
-	if (client->connections < max_connections)
-		client->connections++;
-	else
+	if (of_name >= max_of_name || (client != NULL && client->connections >= max_connections))
 		client = NULL;
+	else
+	{
+		if (client == NULL)
+		{
+			client = calloc(1, sizeof(*client));
+			if (client == NULL)
+				rbp_die("out of memory");
+			strcpy(client->name, lease->client);
+			client->next = clients;
+			clients = client;
+		}
+		client->connections++;
+	}
 	pthread_mutex_unlock(&donor_lock);
 	return client;
 }
@@ -693,12 +711,13 @@ janitor_main(void *arg)
 }
 
 void
-donor_lease_init(uint64_t min_free_bytes, int max_lease_connections)
+donor_lease_init(uint64_t min_free_bytes, int max_client_connections, int max_name_connections)
 {
 	pthread_condattr_t attr;
 
 	min_free = min_free_bytes;
-	max_connections = max_lease_connections;
+	max_connections = max_client_connections;
+	max_of_name = max_name_connections;
 	region_counts[DONOR_REGION_FREE] = donor_nregions;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

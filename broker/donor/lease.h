@@ -87,9 +87,10 @@ extern void donor_lease_set_rdma(const RbpDonorRdma *rdma);
 
 /*
  * Start the janitor thread.  min_free: 0 for never giving memory back.
- * max_connections: of one client.
+ * max_connections: of one client; max_of_name: of all whose names are the same before a
+ * slash.
  */
-extern void donor_lease_init(uint64_t min_free, int max_connections);
+extern void donor_lease_init(uint64_t min_free, int max_connections, int max_of_name);
 
 /*
  * Find a lease by id.  The caller gets a reference; NULL if unknown or ended.
@@ -133,7 +134,7 @@ extern void donor_lease_disconnect(RbpDonorClient *client);
 #define DONOR_LEASE_TEXT_LEN	(RBP_LEASE_ID_LEN + RBP_CLIENT_LEN + 32)
 extern const char *donor_lease_text(RbpDonorLease *lease, char text[DONOR_LEASE_TEXT_LEN]);
 
-#define DONOR_CLIENT_IS_FULL	"has all the connections that it may have (--lease-connections)"
+#define DONOR_CLIENT_IS_FULL	"has all the connections that its server may have (--lease-connections)"
 
 /*
  * Enter the region if the lease may use it now; the caller must leave it then.

@@ -370,12 +370,10 @@ static void
 start_serving(RbpEndpoint *ep, uint16_t *port)
 {
 	char		text[RBP_HOST_LEN + 16];
-	int			places;
 
 	donor_lease_set_rdma(&donor_verbs_rdma);
 	/* nobody has so many that there is none for others */
-	places = donor_serve_places() - RBP_SHARE;
-	donor_lease_init(opt.min_free, opt.lease_connections < places ? opt.lease_connections : places);
+	donor_lease_init(opt.min_free, opt.lease_connections, donor_serve_places() - RBP_SHARE);
 	*port = opt.listen.port;
 	donor_serve_init(opt.listen.host, port, ep->transports, ep->shm_name, opt.threads,
 					 opt.spin_us);

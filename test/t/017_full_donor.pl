@@ -46,7 +46,7 @@ ok( wait_for(
 			return log_since($node, $offset) =~ /donor "donor1" cannot be used: could not connect over tcp: the donor accepts no more connections/;
 		}),
 	'the log says why the others do not');
-like($donor->log_text, qr/refused a client from 127\.0\.0\.1: lease \S+ of server "[^"]+" has all the connections that it may have/, "so does the donor's");
+like($donor->log_text, qr/refused a client from 127\.0\.0\.1: lease \S+ of server "[^"]+" has all the connections that its server may have/, "so does the donor's");
 is($node->safe_psql('postgres', 'SELECT state, failures, last_error FROM remote_bp_stat_donors'),
 	'ok|0|could not connect over tcp: the donor accepts no more connections', 'the donor is well');
 unlike(log_since($node, $offset), qr/is down/, 'and was all the time');

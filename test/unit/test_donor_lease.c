@@ -934,6 +934,7 @@ test_connections(void)
 	RbpDonorLease other = {.id = "other",.client = "c/1"};
 	RbpDonorClient *client = donor_lease_connect(&lease);
 	RbpDonorClient *another;
+	RbpDonorClient *client2;
 	char		text[DONOR_LEASE_TEXT_LEN];
 	pthread_t	threads[4];
 
@@ -947,6 +948,12 @@ test_connections(void)
 	strcpy(lease.client, "c/1");
 	ok(donor_lease_connect(&lease) == another && another->connections == 2 && client->connections == 3,
 	   "a lease that changes its client counts for the new one from then on");
+	ok(donor_lease_connect(&other) == NULL, "there is a bound for all of a name");
+	strcpy(same.client, "c2");
+	client2 = donor_lease_connect(&same);
+	ok(client2 != NULL, "and another name has its own");
+	donor_lease_disconnect(client2);
+	strcpy(same.client, "c");
 	ok(strcmp(donor_lease_text(&lease, text), "lease full of server \"c/1\"") == 0, "%s", text);
 	donor_lease_disconnect(another);
 	donor_lease_disconnect(another);
@@ -979,7 +986,7 @@ main(void)
 	}
 	rbp_log_init("test_donor_lease", RBP_LOG_WARNING);
 	donor_lease_set_rdma(&keys);
-	donor_lease_init(0, 3);
+	donor_lease_init(0, 3, 5);
 
 	test_connections();
 	test_grants();

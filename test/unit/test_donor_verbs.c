@@ -2027,7 +2027,7 @@ main(void)
 	rbp_log_init("test_donor_verbs", RBP_LOG_ERROR);
 	test_start();
 	donor_lease_set_rdma(&donor_verbs_rdma);
-	donor_lease_init(0, LEASE_CONNECTIONS);
+	donor_lease_init(0, LEASE_CONNECTIONS, 10 * LEASE_CONNECTIONS);
 	baseline = 4;				/* channel and id to listen; the device's two */
 
 	test_handshake();
