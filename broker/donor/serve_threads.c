@@ -120,6 +120,12 @@ assign_to_thread(RbpDonorConn *conn)
 	return ok;
 }
 
+static void
+log_crowd(void)
+{
+	rbp_log_repeated(RBP_LOG_WARNING, "ended the oldest connection without a proof: there are too many");
+}
+
 /*
  * Is there room for one more?  If not, one that has proved nothing makes way; until its
  * thread has closed it, there are more than there may be.
@@ -127,8 +133,12 @@ assign_to_thread(RbpDonorConn *conn)
 static bool
 make_room(int n)
 {
-	return n < max_connections ||
-		(n < max_connections + ENDING && rbp_places_end_oldest(&unproved));
+	if (n < max_connections)
+		return true;
+	if (n >= max_connections + ENDING || !rbp_places_end_oldest(&unproved))
+		return false;
+	log_crowd();
+	return true;
 }
 
 /* The new connection, whose first proof is awaited, has a place. */
@@ -144,7 +154,7 @@ take_place(RbpDonorConn *conn)
 	if (ended == RBP_ENDED_OWN)
 		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "it has too many connections without a proof; the oldest has ended");
 	else if (ended == RBP_ENDED_ANY)
-		rbp_log_repeated(RBP_LOG_WARNING, "ended the oldest connection without a proof: there are too many");
+		log_crowd();
 }
 
 static void
