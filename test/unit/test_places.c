@@ -133,10 +133,10 @@ test_spared(void)
 	now_ms++;
 	ok(rbp_place_take(&some, &places[11], 1, 3) == RBP_ENDED_OWN && some.n == 3 && !has_ended(9) && !has_ended(10),
 	   "later as many end as are too many: %s", ended());
-	for (int i = 12; i < 29; i++)
+	for (int i = 12; i < 30; i++)
 		(void) rbp_place_take(&some, &places[i], 1, 3);
-	ok(some.n == 20 && rbp_place_take(&some, &places[29], 1, 3) == RBP_ENDED_ANY && has_ended(9),
-	   "nobody is spared when all places are taken");
+	ok(some.n == 20 && !has_ended(10) && rbp_place_take(&some, &places[30], 1, 3) == RBP_ENDED_ANY &&
+	   has_ended(10) && !has_ended(11), "nobody is spared when all places are taken: %s", ended());
 	close_all();
 }
 
