@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #define REPEATED_TEXTS	32
+#define REPEATED_LESSER	28		/* the others are for errors, whoever is refused */
 #define REPEATED_MS		60000
 
 static const char *log_program = "remote_bp";
@@ -237,7 +238,8 @@ rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 		known = strcmp(repeated[i].text, text) == 0;
 		if (known)
 			repeated[i].more++;
-		else if (repeated[i].text[0] == '\0' && free_entry == NULL)
+		else if (repeated[i].text[0] == '\0' && free_entry == NULL &&
+				 (i < REPEATED_LESSER || level >= RBP_LOG_ERROR))
 			free_entry = &repeated[i];
 	}
 	if (!known && free_entry != NULL)
