@@ -27,6 +27,7 @@ still_now(void)
 #include "tap.h"
 
 #include <arpa/inet.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #define SECOND	INT64_C(1000000000)
