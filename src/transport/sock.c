@@ -117,8 +117,7 @@ rbp_status_from_wire(uint16_t status)
 {
 	static const RbpStatus statuses[] = {
 		[RBP_WIRE_OK] = RBP_OK,[RBP_WIRE_DENIED] = RBP_DENIED,[RBP_WIRE_INVALID] = RBP_INVALID,
-		[RBP_WIRE_VERSION_MISMATCH] = RBP_PROTOCOL,[RBP_WIRE_BUSY] = RBP_BUSY,
-		[RBP_WIRE_NOT_ADMITTED] = RBP_NOT_ADMITTED
+		[RBP_WIRE_VERSION_MISMATCH] = RBP_PROTOCOL,[RBP_WIRE_BUSY] = RBP_BUSY
 	};
 
 	return status < sizeof(statuses) / sizeof(statuses[0]) ? statuses[status] : RBP_PROTOCOL;
@@ -340,6 +339,9 @@ answer_challenge(RbpSock *sock)
 		if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome) ||
 			sock->welcome.prefix.status == RBP_WIRE_OK)
 			return RBP_PROTOCOL;
+		/* nowhere else: a donor that answers requests so is wrong */
+		if (sock->welcome.prefix.status == RBP_WIRE_NOT_ADMITTED)
+			return RBP_NOT_ADMITTED;
 		return rbp_status_from_wire(sock->welcome.prefix.status);
 	}
 	if (!rbp_wire_get_proof(sock->rx, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, nonce))
