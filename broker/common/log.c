@@ -27,7 +27,8 @@
 #include <unistd.h>
 
 #define REPEATED_TEXTS	32
-#define REPEATED_LESSER	28		/* the others are for errors, whoever is refused */
+#define REPEATED_LESSER	28		/* the others are for errors, whoever is
+								 * refused */
 #define REPEATED_MS		60000
 
 static const char *log_program = "remote_bp";

@@ -121,7 +121,8 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 typedef struct DesiredLease
 {
 	const char *id;				/* points into the JSON */
-	const char *client;			/* likewise; the id, if the broker does not tell */
+	const char *client;			/* likewise; the id, if the broker does not
+								 * tell */
 	uint8_t		secret[RBP_SECRET_LEN];
 	json_int_t	ttl_ms;
 	const json_t *regions;		/* likewise; their numbers */

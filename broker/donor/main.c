@@ -419,8 +419,8 @@ main(int argc, char **argv)
 	parse_options(argc, argv);
 	ep.transports = parse_transports(opt.transports, &automatic);
 	configure_rdma();
-	rbp_config_checked(&program, check_config);
 	admit_shm_users();
+	rbp_config_checked(&program, check_config);
 	rbp_log_init(program.name, log_level);
 	rbp_http_init();
 
@@ -432,7 +432,8 @@ main(int argc, char **argv)
 	signals = set_signals();
 	rbp_transport_init();
 	start_memory(&ep, automatic);
-	rbp_hide_memory();			/* and not before: it changes its oom_score_adj */
+	rbp_hide_memory();			/* and not before: it changes its
+								 * oom_score_adj */
 	start_serving(&ep, &port);
 	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
 	if (opt.id == NULL)

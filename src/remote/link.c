@@ -455,6 +455,7 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 {
 	RbpRemoteDonor *d = &shared->donors[c->donor];
 	int			over = LINK_OF(c->ops->bit);
+
 	/* what cannot be used at all is not tried before the other one */
 	uint32		effect = event == LINK_NO_DEVICE && c->has_other ? effects[phase][event][2] :
 	effects_of(c->ops, c->has_fallback, phase, event);

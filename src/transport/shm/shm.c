@@ -235,7 +235,10 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	if (base + size < range + reserve)
 		munmap(base + size, (size_t) (range + reserve - (base + size)));
 
-	/* children must not inherit our mappings; core files would be huge, and tell pages */
+	/*
+	 * children must not inherit our mappings; core files would be huge, and
+	 * tell pages
+	 */
 	(void) madvise(base, size, MADV_DONTFORK);
 	(void) madvise(base, size, MADV_DONTDUMP);
 	region->base = base;

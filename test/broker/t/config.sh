@@ -91,6 +91,7 @@ min-free some
 reclaim-grace 3601
 drain-timeout -1
 lease-connections 0
+shm-users nobody-has-this-name
 threads 65
 spin-us 1s
 log-level loud
