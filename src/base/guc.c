@@ -32,6 +32,7 @@ bool		rbp_guc_compare_with_disk;
 int			rbp_guc_read_from;
 int			rbp_guc_use_tier;
 int			rbp_guc_warm_restart;
+int			rbp_guc_encrypt;
 int			rbp_guc_policy_interval;
 char	   *rbp_guc_exclude_tablespaces;
 int			rbp_guc_read_ahead;
@@ -88,6 +89,13 @@ static const struct config_enum_entry warm_restart_choices[] = {
 	{"on", RBP_WARM_RESTART_ON, false},
 	{"crash", RBP_WARM_RESTART_CRASH, false},
 	{"off", RBP_WARM_RESTART_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry encrypt_choices[] = {
+	{"auto", RBP_ENCRYPT_AUTO, false},
+	{"on", RBP_ENCRYPT_ON, false},
+	{"off", RBP_ENCRYPT_OFF, false},
 	{NULL, 0, false}
 };
 
@@ -481,6 +489,13 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 "\"crash\" keeps it over the crash of a backend only.",
 							 &rbp_guc_warm_restart,
 							 RBP_WARM_RESTART_ON, warm_restart_choices,
+							 PGC_POSTMASTER, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.encrypt",
+							 "Encrypts pages and temporary blocks before they go to donors.",
+							 "\"auto\" encrypts what crosses a network, and \"on\" what goes to donors on this machine, too.",
+							 &rbp_guc_encrypt,
+							 RBP_ENCRYPT_AUTO, encrypt_choices,
 							 PGC_POSTMASTER, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.use_tier",

@@ -31,6 +31,16 @@ typedef enum RbpWarmRestart
 
 extern int	rbp_guc_warm_restart;	/* postmaster */
 
+/* remote_bp.encrypt: which pages are sealed before they leave the server */
+typedef enum RbpEncrypt
+{
+	RBP_ENCRYPT_OFF,
+	RBP_ENCRYPT_AUTO,			/* those that cross a network */
+	RBP_ENCRYPT_ON
+} RbpEncrypt;
+
+extern int	rbp_guc_encrypt;	/* postmaster */
+
 /* remote_bp.use_tier */
 typedef enum RbpUseTier
 {

@@ -75,6 +75,7 @@
 											 * dropped: the tier has the page */ \
 	X(READ_AHEAD, read_ahead)	/* pages requested from donors before they were asked for */ \
 	X(READ_AHEAD_USED, read_ahead_used) /* of these, those that were used */ \
+	X(SEAL_FAILURES, seal_failures) /* of HASH_FAILURES, those of sealed pages */ \
 	X(SPILL_READ_AHEAD, spill_read_ahead)	/* blocks read from donors before they were asked for */ \
 	X(SPILL_LOCAL, spill_local) /* blocks put into the real file: no room on donors */ \
 	X(SPILL_BYPASSED, spill_bypassed)	/* blocks put into the real file: it is faster */ \
@@ -82,6 +83,7 @@
 	X(SPILL_EVACUATED, spill_evacuated) /* blocks moved to give memory back */ \
 	X(SPILL_MIRROR_READS, spill_mirror_reads)	/* blocks read from the second copy */ \
 	X(SPILL_HASH_FAILURES, spill_hash_failures) /* copies that did not match */ \
+	X(SPILL_SEAL_FAILURES, spill_seal_failures) /* of these, those that were sealed */ \
 	X(SPILL_LOST, spill_lost)	/* reads that failed: EIO */
 
 /* Operations that have a latency, and the ns that they took in total. */

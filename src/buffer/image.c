@@ -61,7 +61,7 @@
 #define USED_FILE		IMAGE_FILE ".used"
 
 /* To be changed with what is in the image */
-#define FORMAT			UINT64_C(0x3230656761626d72)
+#define FORMAT			UINT64_C(0x3330656761626d72)
 
 /* A server's stop waits so long for the image, and a start for the files. */
 #define WRITE_NS		(2 * NANOS_PER_S)
@@ -571,7 +571,7 @@ check_header(const RbpPiece pieces[PIECES], const char **why)
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		if (header.chunks[part].bytes > CHUNK_BYTES)
 			return false;
-	*why = "remote_bp.buffer_tier_max_size is smaller, or very different";
+	*why = "remote_bp.buffer_tier_max_size is smaller, or very different, or remote_bp.encrypt is off now";
 	for (int i = 0; i < PIECES; i++)
 		if (i >= RBP_REMOTE_GROWS && i < RBP_REMOTE_PIECES ? header.pieces[i] > ours.pieces[i] :
 			header.pieces[i] != ours.pieces[i])

@@ -85,6 +85,8 @@ static bool exiting = false;	/* the process exits: no new connections */
 static uint32 connects = 0;		/* connections begun by this process */
 static bool is_worker = false;	/* its connections take no slots */
 
+char		rbp_remote_bounce[RBP_MAX_BATCH * BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
+
 /* Used by the pusher only */
 static bool is_pusher = false;
 static void *push_base = NULL;
@@ -163,8 +165,9 @@ rbp_remote_set_pusher(void *base, size_t len)
 {
 	is_worker = true;
 	is_pusher = true;
-	push_base = base;
-	push_len = len;
+	/* what is sealed is sent from elsewhere, and over devices everything is */
+	push_base = rbp_guc_encrypt == RBP_ENCRYPT_OFF ? base : rbp_remote_bounce;
+	push_len = rbp_guc_encrypt == RBP_ENCRYPT_OFF ? len : sizeof(rbp_remote_bounce);
 	rbp_process_needs_exit();
 }
 

@@ -64,6 +64,8 @@ struct RbpRemoteBatch
 	bool		patient;
 	bool		background;		/* made by rbp_remote_begin() */
 	int64		start_ns;
+	char	   *bounce;			/* pages as they are sealed; NULL: none yet */
+	int			nsealed;		/* of them */
 	int			nparts;
 	int			nrequests;
 	Part		parts[RBP_MAX_BATCH];
@@ -127,6 +129,9 @@ assign_page(RbpRemoteBatch *batch, int i)
 			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
 		return NO_PART;
 	}
+	if (batch->kind == RBP_IO_WRITE && rbp_remote_sealed != NULL &&
+		rbp_is_used_up(&rbp_remote_sealed[io->slot]))
+		return NO_PART;
 	for (p = 0; p < batch->nparts; p++)
 		if (batch->parts[p].c == c)
 			break;
@@ -177,6 +182,8 @@ build_requests(RbpRemoteBatch *batch)
 {
 	batch->nparts = 0;
 	batch->nrequests = 0;
+	batch->nsealed = 0;
+	batch->bounce = NULL;
 	for (int i = 0; i < batch->n; i++)
 		batch->part[i] = assign_page(batch, i);
 	for (int p = 0; p < batch->nparts; p++)
@@ -188,6 +195,121 @@ build_requests(RbpRemoteBatch *batch)
 			if (batch->part[i] == p)
 				add_page(batch, part, i);
 	}
+}
+
+/*
+ * ---- sealing -------------------------------------------------------------
+ */
+
+/* This process's sealer, with the key of the pool's lease; NULL if there is none. */
+static RbpSealer *
+get_sealer(RbpPool pool)
+{
+	RbpSealer  *s = &rbp_remote_sealers[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
+	uint32		serial = pg_atomic_read_u32(&lease->serial);
+	uint8		key[RBP_SEAL_KEY_LEN];
+
+	if (likely(s->serial == serial))
+		return s;
+
+	/*
+	 * The serial moves when a new key is complete, and before any region is
+	 * used with it.  Half a key seals nothing that is found.
+	 */
+	pg_read_barrier();
+	memcpy(key, lease->seal_key, sizeof(key));
+	(void) rbp_sealer_set_key(s, key, serial);
+	explicit_bzero(key, sizeof(key));
+	return s->serial != 0 ? s : NULL;
+}
+
+/* Seal a page behind those that are sealed already; NULL if that fails. */
+static char *
+seal_page(RbpRemoteBatch *batch, RbpPool pool, const RbpRemoteIo *io)
+{
+	RbpSealer  *sealer = get_sealer(pool);
+	pg_atomic_uint32 *sealed_end = &shared->leases[pool].sealed_end;
+	uint32		end = pg_atomic_read_u32(sealed_end);
+	char	   *text;
+
+	while (end <= io->slot && !pg_atomic_compare_exchange_u32(sealed_end, &end, io->slot + 1))
+		;
+	if (batch->bounce == NULL)
+		batch->bounce = batch->background ? malloc(batch->n * BLCKSZ) : rbp_remote_bounce;
+	if (batch->bounce == NULL || sealer == NULL)
+		return NULL;
+	text = batch->bounce + batch->nsealed++ * BLCKSZ;
+	return rbp_seal(sealer, &rbp_remote_sealed[io->slot], io->slot, io->buf, text) ? text : NULL;
+}
+
+/*
+ * Seal the pages that the part writes: nothing else leaves the machine.  Whether a page does
+ * is known by the connection that it goes over, and not by what a donor says of
+ * itself.  False, with the requests' status set, if a page cannot be sealed.
+ */
+static bool
+seal_part(RbpRemoteBatch *batch, Part *part)
+{
+	RbpPool		pool = part->c->pool;
+	bool		plain = part->c->ops->local && rbp_guc_encrypt != RBP_ENCRYPT_ON;
+	int			request = NO_REQUEST;
+
+	if (batch->kind != RBP_IO_WRITE || rbp_remote_sealed == NULL)
+		return true;
+	for (int i = 0; i < batch->n; i++)
+	{
+		const RbpRemoteIo *io = &batch->ios[i];
+		char	   *text;
+
+		if (batch->part[i] != part - batch->parts)
+			continue;
+		if (plain)
+		{
+			if (slot_sealed(pool, io->slot) != NULL)
+				rbp_forget_seal(&rbp_remote_sealed[io->slot]);
+			continue;
+		}
+		text = seal_page(batch, pool, io);
+		if (text == NULL)
+		{
+			rbp_stats_error("could not encrypt a page");
+			for (int r = 0; r < part->flight.n; r++)
+				part->flight.ios[r].status = RBP_CANCELED;
+			return false;
+		}
+		/* the pages of a request come in order, and after one another */
+		if (batch->request[i] != request)
+			batch->requests[batch->request[i]].buf = text;
+		request = batch->request[i];
+	}
+	return true;
+}
+
+/*
+ * Open page i, which was read, in place: also over shared memory this is a copy, which the donor
+ * cannot change.  What does not open becomes zeros.  The caller verifies what it
+ * gets by the hash of the page that it looks for, and tells by its books whether the slot
+ * has that page still; only then the donor is wrong (rbp_remote_wrong_bytes()).
+ */
+static void
+open_page(RbpRemoteBatch *batch, int i)
+{
+	RbpRemoteIo *io = &batch->ios[i];
+	RbpPool		pool = batch->parts[batch->part[i]].c->pool;
+	const RbpSealed *sealed = slot_sealed(pool, io->slot);
+	RbpSealer  *sealer;
+
+	if (likely(sealed == NULL))
+		return;
+	sealer = get_sealer(pool);
+	if (likely(sealer != NULL && rbp_unseal(sealer, sealed, io->slot, io->buf)))
+		return;
+	memset(io->buf, 0, BLCKSZ);
+	/* the key may be that of another lease already */
+	pg_read_barrier();
+	if (slot_word(io->slot) != batch->word[i])
+		io->status = RBP_DENIED;
 }
 
 /*
@@ -281,6 +403,8 @@ submit_part(RbpRemoteBatch *batch, Part *part)
 
 	part->ops = c->ops;
 	part->incarnation = c->incarnation;
+	if (!seal_part(batch, part))
+		return false;
 	for (int r = 0; c->mr != NULL && r < part->flight.n; r++)
 		if (rbp_remote_is_push_memory(ios[r].buf, ios[r].len))
 			ios[r].mr = c->mr;
@@ -491,6 +615,8 @@ report_batch(RbpRemoteBatch *batch)
 		if (batch->request[i] == NO_REQUEST)
 			continue;
 		batch->ios[i].status = batch->requests[batch->request[i]].status;
+		if (batch->ios[i].status == RBP_OK && batch->kind == RBP_IO_READ)
+			open_page(batch, i);
 		if (batch->ios[i].status == RBP_OK)
 			batch->parts[batch->part[i]].done++;
 	}
@@ -499,6 +625,8 @@ report_batch(RbpRemoteBatch *batch)
 			donor_count(&shared->donors[batch->parts[p].c->donor],
 						batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
 						batch->parts[p].done);
+	if (batch->background)
+		free(batch->bounce);
 }
 
 /*

@@ -135,6 +135,9 @@ adopt_lease(RbpPool pool, const RbpCredentials *cred)
 	RbpPoolLease *lease = &shared->leases[pool];
 
 	lease->credentials = *cred;
+	/* without a key nothing is sealed, and so nothing written */
+	if (!pg_strong_random(lease->seal_key, RBP_SEAL_KEY_LEN))
+		explicit_bzero(lease->seal_key, RBP_SEAL_KEY_LEN);
 	lease->has_lease = true;
 	rbp_link_make_stale(&lease->serial);
 	rbp_link_new_lease(pool);
@@ -355,6 +358,7 @@ rbp_remote_clear_lease(RbpPool pool)
 		}
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
 	explicit_bzero(lease->new_secret, RBP_SECRET_LEN);
+	explicit_bzero(lease->seal_key, RBP_SEAL_KEY_LEN);
 	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
 	rbp_link_make_stale(&lease->serial);

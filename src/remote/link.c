@@ -389,10 +389,15 @@ rbp_remote_wrong_bytes(uint32 slot)
 {
 	uint32		word = slot_word(slot);
 	RbpRemoteDonor *d;
+	RbpPool		pool;
 
 	if (word == MAP_NONE)
 		return;
+	pool = word_region(word)->pool;
 	d = &shared->donors[word_region(word)->donor];
+	/* what opens is what was sealed, so it has its hash */
+	if (slot_sealed(pool, slot) != NULL)
+		rbp_stats_count(pool == RBP_POOL_TEMP ? RBP_COUNT_SPILL_SEAL_FAILURES : RBP_COUNT_SEAL_FAILURES, 1);
 	donor_count(d, RBP_DONOR_FAILURES, 1);
 	rbp_remote_note_error(d, DONOR_ERROR_WRONG_BYTES, pg_atomic_read_u32(&d->transport),
 						  RBP_OK);

@@ -36,6 +36,7 @@
 #include "postgres.h"
 
 #include "base/geometry.h"
+#include "base/guc.h"
 #include "base/injection_point.h"
 #include "base/lock.h"
 #include "remote/remote.h"
@@ -54,14 +55,23 @@
 RbpRemoteShared *rbp_remote_shared = NULL;
 const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
 uint32	   *rbp_remote_next_extent; /* follows the map in shared memory */
+RbpSealed  *rbp_remote_sealed = NULL;
+RbpSealer	rbp_remote_sealers[RBP_POOLS];
 
 /*
  * ---- set-up --------------------------------------------------------------
  */
 
+static Size
+sealed_bytes(uint32 nextents)
+{
+	return rbp_guc_encrypt == RBP_ENCRYPT_OFF ? 0 :
+		mul_size((Size) nextents * RBP_EXTENT_PAGES, sizeof(RbpSealed));
+}
+
 /*
- * RbpRemoteShared with its map, the lists of extents, their states, and conn.c's
- * memory.
+ * RbpRemoteShared with its map, the lists of extents, their states, what is sealed of
+ * their slots, and conn.c's memory.
  */
 Size
 rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
@@ -72,6 +82,7 @@ rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 	{
 		size = add_size(size, mul_size(max_extents[pool], sizeof(pg_atomic_uint32) + sizeof(uint32)));
 		size = add_size(size, MAXALIGN(rbp_extents_size(max_extents[pool])));
+		size = add_size(size, sealed_bytes(max_extents[pool]));
 	}
 	return add_size(size, rbp_remote_conn_shmem_size());
 }
@@ -143,11 +154,15 @@ reopen_regions(void)
 		}
 }
 
+/* What was sealed under the lease's key stays, and is of no use. */
 static void
 init_lease(RbpPoolLease *lease, void *extents, uint32 first, uint32 n)
 {
+	uint32		sealed_end = pg_atomic_read_u32(&lease->sealed_end);
+
 	memset(lease, 0, sizeof(*lease));
 	pg_atomic_init_u32(&lease->serial, 1);
+	pg_atomic_init_u32(&lease->sealed_end, rbp_remote_sealed == NULL ? 0 : sealed_end);
 	rbp_extents_init(&lease->extents, extents, first, n);
 	lease->search_from = lease->lowest_free = first;
 	lease->nfree = lease->room = n;
@@ -170,6 +185,16 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 	shared = sh;
 	if (!found)
 		memset(sh, 0, offsetof(RbpRemoteShared, map));
+	if (sealed_bytes(nextents) > 0)
+	{
+		rbp_remote_sealed = (RbpSealed *) mem_left;
+		mem_left += sealed_bytes(nextents);
+	}
+	for (int pool = 0; pool < RBP_POOLS && rbp_remote_sealed != NULL; pool++)
+		if (!rbp_sealer_init(&rbp_remote_sealers[pool]))
+			ereport(FATAL,
+					(errmsg("remote_bp: libcrypto has no AES-256-GCM"),
+					 errhint("Set remote_bp.encrypt to \"off\".")));
 	LWLockInitialize(&sh->remote_lock, rbp_lock_tranche("RemoteBpRemote"));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
@@ -211,12 +236,16 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 void
 rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 {
-	RbpExtents *x = &shared->leases[RBP_POOL_BUFFER].extents;
+	RbpPoolLease *lease = &shared->leases[RBP_POOL_BUFFER];
+	RbpExtents *x = &lease->extents;
 	const RbpPiece list[RBP_REMOTE_PIECES] = {
 		{shared, offsetof(RbpRemoteShared, map)},
 		{shared->map, x->n * sizeof(shared->map[0])},
 		{x->states, x->n * sizeof(x->states[0])},
 		{x->regions, x->n * sizeof(x->regions[0])},
+		/* at a start, which has no lease yet, there is room for all */
+		{rbp_remote_sealed, lease->has_lease ?
+			Min(pg_atomic_read_u32(&lease->sealed_end) * sizeof(RbpSealed), sealed_bytes(x->n)) : sealed_bytes(x->n)},
 	};
 
 	memcpy(pieces, list, sizeof(list));

@@ -105,10 +105,10 @@ extern void rbp_remote_shmem_open(void *mem, bool found,
 
 /*
  * For an image: the tables of the buffer pool, which are copied as they are.  Those from
- * RBP_REMOTE_GROWS on have an element for each extent: they may be copied into longer
- * ones of zeros.
+ * RBP_REMOTE_GROWS on have an element for each extent or slot: they may be copied into
+ * longer ones of zeros.
  */
-#define RBP_REMOTE_PIECES	4
+#define RBP_REMOTE_PIECES	5
 #define RBP_REMOTE_GROWS	1
 extern void rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES]);
 

@@ -17,6 +17,7 @@
  * conn.c		this process's connections: made, bounded, closed
  * link.c		links to donors: what events do to them, which one is used
  * breaker.c	a circuit breaker
+ * seal.c		sealing the pages of slots
  *
  * A file calls those below it, and none above.  The header comment of each
  * file says which shared state it owns.
@@ -45,6 +46,7 @@
 #include "base/stats.h"
 #include "remote/breaker.h"
 #include "remote/remote.h"
+#include "remote/seal.h"
 #include "transport/transport.h"
 
 #define RBP_DONOR_STRIPES	8	/* for donors' counters */
@@ -142,6 +144,9 @@ typedef struct RbpPoolLease
 	RbpCredentials credentials;
 	uint8		new_secret[RBP_SECRET_LEN]; /* was asked for, or is about to
 											 * be; zeros: none */
+	uint8		seal_key[RBP_SEAL_KEY_LEN]; /* random, for as long as the
+											 * lease; zeros: none.  Read
+											 * without a lock, see serial */
 	bool		has_lease;
 	RbpBrokerAccess broker;		/* that granted it */
 
@@ -158,7 +163,10 @@ typedef struct RbpPoolLease
 	char		broker_error[RBP_BROKER_ERROR_LEN];
 	TimestampTz broker_error_since;
 
-	pg_atomic_uint32 serial;	/* incremented when the credentials change */
+	pg_atomic_uint32 serial;	/* incremented when the credentials or the key
+								 * have changed */
+	pg_atomic_uint32 sealed_end;	/* no slot from this one on was ever
+									 * sealed */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
 	pg_atomic_uint32 nregions;	/* in use */
 	pg_atomic_uint32 recheck;	/* the broker should be asked about the lease */
@@ -284,6 +292,20 @@ is_region_of(int r, RbpPool pool)
 	const RbpRemoteRegion *region = &rbp_remote_shared->regions[r];
 
 	return region->used && region->pool == pool;
+}
+
+/* What is sealed, by slot; NULL if remote_bp.encrypt is off.  Written by who writes the slot. */
+extern RbpSealed *rbp_remote_sealed;
+
+/* This process's sealers, made by the postmaster.  Keys are set when they are needed. */
+extern RbpSealer rbp_remote_sealers[RBP_POOLS];
+
+/* What is kept of the slot if its text may be sealed, or NULL. */
+static inline RbpSealed *
+slot_sealed(RbpPool pool, uint32 slot)
+{
+	return slot < pg_atomic_read_u32(&rbp_remote_shared->leases[pool].sealed_end) &&
+		rbp_is_sealed(&rbp_remote_sealed[slot]) ? &rbp_remote_sealed[slot] : NULL;
 }
 
 /* Drop the pages of closed extents, as far as that is possible; of how many. */
@@ -645,7 +667,10 @@ extern RbpProcConns *rbp_remote_my_conns;	/* NULL before the first
 extern Size rbp_remote_conn_shmem_size(void);
 extern void rbp_remote_conn_shmem_init(void *mem);
 
-/* Is the buffer in the memory that rbp_remote_set_pusher() named? */
+/* The sealed pages of a batch that is written at once; the pusher's are sent from here. */
+extern char rbp_remote_bounce[RBP_MAX_BATCH * BLCKSZ];
+
+/* Is the buffer in the memory that the pusher sends from? */
 extern bool rbp_remote_is_push_memory(const void *buf, Size len);
 
 /* Has a connection opened a device?  It stays open. */

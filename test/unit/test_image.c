@@ -723,7 +723,7 @@ test_many_files(void)
  */
 
 #define OTHER_VERSION	"it is damaged, or of another version"
-#define OTHER_SIZE		"remote_bp.buffer_tier_max_size is smaller, or very different"
+#define OTHER_SIZE		"remote_bp.buffer_tier_max_size is smaller, or very different, or remote_bp.encrypt is off now"
 #define OTHER_DIRECTORY "the data directory was used, copied or restored since"
 
 /* Change a field of the header, and refuse the image for that. */
