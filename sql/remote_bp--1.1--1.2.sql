@@ -5,6 +5,23 @@
 
 -- ---- what was done, and for whom ----
 
+-- Columns at the end; in place, as in the step before.
+UPDATE pg_catalog.pg_proc SET
+    proallargtypes = proallargtypes || 'bigint'::pg_catalog.regtype::pg_catalog.oid,
+    proargmodes = proargmodes || 'o'::"char",
+    proargnames = proargnames || 'seal_failures'::pg_catalog.text
+WHERE oid IN ('remote_bp_stat()'::pg_catalog.regprocedure, 'remote_bp_stat_spill()'::pg_catalog.regprocedure);
+
+CREATE OR REPLACE VIEW remote_bp_stat AS
+    SELECT * FROM remote_bp_stat();
+CREATE OR REPLACE VIEW remote_bp_stat_spill AS
+    SELECT * FROM remote_bp_stat_spill();
+
+COMMENT ON COLUMN remote_bp_stat.seal_failures IS
+    'Hash failures of pages that were encrypted: the donor returned other bytes than were sent';
+COMMENT ON COLUMN remote_bp_stat_spill.seal_failures IS
+    'Hash failures of blocks that were encrypted: the donor returned other bytes than were sent';
+
 COMMENT ON COLUMN remote_bp_stat.page_cache_fills IS
     'Misses read from the disk although a donor had the page, to see what the disk takes, or to bring the page into the page cache';
 COMMENT ON COLUMN remote_bp_stat.below_threshold IS

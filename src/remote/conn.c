@@ -85,7 +85,7 @@ static bool exiting = false;	/* the process exits: no new connections */
 static uint32 connects = 0;		/* connections begun by this process */
 static bool is_worker = false;	/* its connections take no slots */
 
-char		rbp_remote_bounce[RBP_MAX_BATCH * BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
+char		rbp_remote_bounce[RBP_MAX_BATCH * BLCKSZ] pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
 /* Used by the pusher only */
 static bool is_pusher = false;

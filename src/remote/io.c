@@ -129,7 +129,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
 		return NO_PART;
 	}
-	if (batch->kind == RBP_IO_WRITE && rbp_remote_sealed != NULL &&
+	if (batch->kind == RBP_IO_WRITE && rbp_guc_encrypt != RBP_ENCRYPT_OFF &&
 		rbp_is_used_up(&rbp_remote_sealed[io->slot]))
 		return NO_PART;
 	for (p = 0; p < batch->nparts; p++)
@@ -255,7 +255,7 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 	bool		plain = part->c->ops->local && rbp_guc_encrypt != RBP_ENCRYPT_ON;
 	int			request = NO_REQUEST;
 
-	if (batch->kind != RBP_IO_WRITE || rbp_remote_sealed == NULL)
+	if (batch->kind != RBP_IO_WRITE || rbp_guc_encrypt == RBP_ENCRYPT_OFF)
 		return true;
 	for (int i = 0; i < batch->n; i++)
 	{
@@ -271,6 +271,7 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 			continue;
 		}
 		text = seal_page(batch, pool, io);
+
 		if (text == NULL)
 		{
 			rbp_stats_error("could not encrypt a page");
@@ -281,6 +282,7 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 		/* the pages of a request come in order, and after one another */
 		if (batch->request[i] != request)
 			batch->requests[batch->request[i]].buf = text;
+
 		request = batch->request[i];
 	}
 	return true;

@@ -162,7 +162,7 @@ init_lease(RbpPoolLease *lease, void *extents, uint32 first, uint32 n)
 
 	memset(lease, 0, sizeof(*lease));
 	pg_atomic_init_u32(&lease->serial, 1);
-	pg_atomic_init_u32(&lease->sealed_end, rbp_remote_sealed == NULL ? 0 : sealed_end);
+	pg_atomic_init_u32(&lease->sealed_end, rbp_guc_encrypt == RBP_ENCRYPT_OFF ? 0 : sealed_end);
 	rbp_extents_init(&lease->extents, extents, first, n);
 	lease->search_from = lease->lowest_free = first;
 	lease->nfree = lease->room = n;
@@ -185,13 +185,10 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 	shared = sh;
 	if (!found)
 		memset(sh, 0, offsetof(RbpRemoteShared, map));
-	if (sealed_bytes(nextents) > 0)
-	{
-		rbp_remote_sealed = (RbpSealed *) mem_left;
-		mem_left += sealed_bytes(nextents);
-	}
-	for (int pool = 0; pool < RBP_POOLS && rbp_remote_sealed != NULL; pool++)
-		if (!rbp_sealer_init(&rbp_remote_sealers[pool]))
+	rbp_remote_sealed = (RbpSealed *) mem_left;
+	mem_left += sealed_bytes(nextents);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		if (rbp_guc_encrypt != RBP_ENCRYPT_OFF && !rbp_sealer_init(&rbp_remote_sealers[pool]))
 			ereport(FATAL,
 					(errmsg("remote_bp: libcrypto has no AES-256-GCM"),
 					 errhint("Set remote_bp.encrypt to \"off\".")));
@@ -245,7 +242,7 @@ rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 		{x->regions, x->n * sizeof(x->regions[0])},
 		/* at a start, which has no lease yet, there is room for all */
 		{rbp_remote_sealed, lease->has_lease ?
-			Min(pg_atomic_read_u32(&lease->sealed_end) * sizeof(RbpSealed), sealed_bytes(x->n)) : sealed_bytes(x->n)},
+		Min(pg_atomic_read_u32(&lease->sealed_end) * sizeof(RbpSealed), sealed_bytes(x->n)) : sealed_bytes(x->n)},
 	};
 
 	memcpy(pieces, list, sizeof(list));

@@ -294,7 +294,7 @@ is_region_of(int r, RbpPool pool)
 	return region->used && region->pool == pool;
 }
 
-/* What is sealed, by slot; NULL if remote_bp.encrypt is off.  Written by who writes the slot. */
+/* What is sealed, by slot, unless remote_bp.encrypt is off.  Written by who writes the slot. */
 extern RbpSealed *rbp_remote_sealed;
 
 /* This process's sealers, made by the postmaster.  Keys are set when they are needed. */

@@ -213,6 +213,12 @@ errstart(int elevel, const char *domain)
 	return false;
 }
 
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	return errstart(elevel, domain);
+}
+
 void
 errfinish(const char *filename, int lineno, const char *funcname)
 {
@@ -249,6 +255,7 @@ errhint(const char *fmt,...)
 char	   *rbp_guc_transport = "auto";
 int			rbp_guc_max_connections = 10;
 int			rbp_guc_read_from = RBP_READ_DONOR;
+int			rbp_guc_encrypt = RBP_ENCRYPT_AUTO;
 char	   *rbp_guc_rdma_device = "";
 int			rbp_guc_rdma_port = 0;
 int			rbp_guc_rdma_gid_index = -1;

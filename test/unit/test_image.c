@@ -253,6 +253,7 @@ rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 		{remote + 1, nextents * sizeof(uint32)},
 		{remote->extents.states, nextents},
 		{remote->extents.regions, nextents * sizeof(uint16)},
+		{remote->extents.regions, 0},
 	};
 
 	memcpy(pieces, list, sizeof(list));

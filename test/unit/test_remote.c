@@ -180,6 +180,17 @@ set_up(void)
 						  extents, ops);
 }
 
+/* Does the donor have the page there, as what was sealed for the slot? */
+static bool
+has_page(const uint8 *at, RbpPool pool, uint32 slot, const uint8 *page)
+{
+	static uint8 copy[BLCKSZ];
+
+	memcpy(copy, at, BLCKSZ);
+	return rbp_unseal(&rbp_remote_sealers[pool], &rbp_remote_sealed[slot], slot, copy) &&
+		memcmp(copy, page, BLCKSZ) == 0;
+}
+
 static int
 set_lease(RbpPool pool, const RbpCredentials *cred, int64 deadline_ns,
 		  const RbpEndpoint *donors, int ndonors,
@@ -393,10 +404,10 @@ test_pools(void)
 	   rbp_remote_slot_donor(RBP_EXTENT_SLOT(2)) == 2, "extents go round the donors");
 	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 1, 0), "both can be written and read");
 	fill(pages[0][0], 0);
-	ok(memcmp(mock_memory(0, 0, 0, 0), pages[0][0], BLCKSZ) == 0,
+	ok(has_page(mock_memory(0, 0, 0, 0), RBP_POOL_BUFFER, 0, pages[0][0]),
 	   "what is the buffer tier's is in its lease's region");
 	fill(pages[0][0], TEMP_SLOT(0));
-	ok(memcmp(mock_memory(0, 1, 0, 0), pages[0][0], BLCKSZ) == 0,
+	ok(has_page(mock_memory(0, 1, 0, 0), RBP_POOL_TEMP, TEMP_SLOT(0), pages[0][0]),
 	   "and what is temporary in that of the other, of the same number");
 	is_u64(mock_donors[0].open, 2, "a connection for each lease");
 	is_u64(connections_of(0), 2, "both are counted");
@@ -428,7 +439,7 @@ test_merging(void)
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	RbpRemoteBatch *batch;
 	int			before;
-	bool		same;
+	bool		same = true;
 
 	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
 	(void) take_lease(RBP_POOL_BUFFER, 0, 0, 3, 1);
@@ -473,8 +484,9 @@ test_merging(void)
 	ok(all_are(ios, 16, RBP_OK), "pages for two donors by turns");
 	is_u64(mock_donors[0].requests + mock_donors[1].requests - before, 2,
 		   "one request to each");
-	same = memcmp(mock_memory(0, 0, 0, 0), pages[0], 8 * BLCKSZ) == 0 &&
-		memcmp(mock_memory(1, 0, 0, 0), pages[0], 8 * BLCKSZ) == 0;
+	for (uint32 i = 0; i < 8; i++)
+		same &= has_page(mock_memory(0, 0, 0, i * BLCKSZ), RBP_POOL_BUFFER, i, pages[0][i]) &&
+			has_page(mock_memory(1, 0, 0, i * BLCKSZ), RBP_POOL_BUFFER, RBP_EXTENT_PAGES + i, pages[0][i]);
 	ok(same, "and all in its place");
 
 	/* at once: the same */
@@ -1473,7 +1485,7 @@ test_failed_submits(void)
 		run_of(a, TEMP_SLOT(0), 2, pages[0]);
 		fill(pages[0][0], 1000 + i);
 		ok(begin(a, 2, true, 0) == NULL, "a write that cannot be posted, status %d", why);
-		ok(memcmp(mock_memory(0, 1, 0, 0), pages[0][0], BLCKSZ) == 0, "it arrives");
+		ok(has_page(mock_memory(0, 1, 0, 0), RBP_POOL_TEMP, TEMP_SLOT(0), pages[0][0]), "it arrives");
 		ok(a[0].status != RBP_OK && a[0].status != RBP_CANCELED &&
 		   a[0].status != RBP_DENIED && a[1].status == a[0].status, "its status says that it may");
 		recover(0);
@@ -2731,6 +2743,184 @@ test_new_secret(void)
 	rbp_remote_shared = before;
 }
 
+/* Write pages[0], n of them, from the slot on; at once, or in two steps. */
+static RbpStatus
+write_run(uint32 slot, int n, bool at_once)
+{
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	RbpRemoteBatch *batch;
+
+	run_of(ios, slot, n, pages[0]);
+	if (at_once)
+		rbp_remote_write(ios, n, mock_now, mock_now + mock_io_timeout_ns);
+	else if ((batch = begin(ios, n, true, 0)) != NULL)
+		end(batch);
+	return all_are(ios, n, RBP_OK) ? RBP_OK : ios[0].status;
+}
+
+/* What comes when the slot is read: the page (1), zeros (0), or another status (-1). */
+static int
+read_is(uint32 slot, const uint8 *page)
+{
+	static const uint8 zeros[BLCKSZ];
+	RbpRemoteIo io;
+
+	memset(back[0][0], 1, BLCKSZ);
+	run_of(&io, slot, 1, back[0]);
+	rbp_remote_read(&io, 1, mock_now, mock_now + mock_io_timeout_ns);
+	if (io.status != RBP_OK)
+		return -1;
+	return memcmp(back[0][0], page, BLCKSZ) == 0 ? 1 :
+		memcmp(back[0][0], zeros, BLCKSZ) == 0 ? 0 : -2;
+}
+
+static uint64
+seal_failures(RbpCounter counter, uint32 slot)
+{
+	uint64		before = mock_counters[counter];
+
+	rbp_remote_wrong_bytes(slot);
+	return mock_counters[counter] - before;
+}
+
+static void
+test_sealed(void)
+{
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&buffer_ops, &temp_ops};
+	RbpRemoteShared *before = rbp_remote_shared;
+	Size		size = TYPEALIGN(4096, rbp_remote_shmem_size(extents));
+	RbpRemoteShared *sh = aligned_alloc(4096, size);
+	RbpPoolLease *lease = &sh->leases[RBP_POOL_BUFFER];
+	RbpPiece	pieces[RBP_REMOTE_PIECES];
+	uint8		key[RBP_SEAL_KEY_LEN];
+	uint8	   *at = mock_memory(0, 1, 0, 0);
+	static uint8 was[2][BLCKSZ];
+	int			same = 0;
+
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	memset(sh, 0, size);
+	rbp_remote_shmem_open(sh, false, extents, ops);
+	rbp_remote_pieces(pieces);
+	is_u64(pieces[RBP_REMOTE_PIECES - 1].bytes, RBP_EXTENT_SLOT(BUFFER_EXTENTS) * sizeof(RbpSealed),
+		   "an image may have what is sealed of all slots of the buffer tier");
+	(void) take_lease(RBP_POOL_BUFFER, 1, 0, 1, 1);
+	(void) take_lease(RBP_POOL_TEMP, 2, 1, 1, 1);
+	ok(memcmp(lease->seal_key, sh->leases[RBP_POOL_TEMP].seal_key, sizeof(key)) != 0, "each lease has a key of its own");
+	rbp_remote_pieces(pieces);
+	is_u64(pieces[RBP_REMOTE_PIECES - 1].bytes, 0, "nothing is sealed yet");
+	recover(0);
+	recover(1);
+
+	/* writes, at once and in two steps; the caller's pages are read meanwhile */
+	for (int at_once = 0; at_once < 2; at_once++)
+	{
+		for (int i = 0; i < 8; i++)
+			fill(pages[0][i], i);
+		is_u64(write_run(0, 8, at_once), RBP_OK, "%s: pages are written", at_once ? "at once" : "in two steps");
+		for (int i = 0; i < 8; i++)
+		{
+			fill(was[0], i);
+			same += memcmp(pages[0][i], was[0], BLCKSZ) != 0;
+			same += memcmp(at + i * BLCKSZ, was[0], BLCKSZ / 8) == 0;
+			same += read_is((uint32) i, was[0]) != 1;
+		}
+		is_u64((uint64) same, 0, "they are not changed, not there in the clear, and come back");
+	}
+	rbp_remote_pieces(pieces);
+	is_u64(pieces[RBP_REMOTE_PIECES - 1].bytes, 8 * sizeof(RbpSealed), "an image has what is sealed of 8 slots");
+	is_u64(rbp_remote_sealed[0].version, 2, "a slot that was written twice was sealed twice");
+
+	/* what a donor may return instead */
+	memcpy(was, at, sizeof(was));
+	at[BLCKSZ - 1] ^= 1;
+	is_u64((uint64) read_is(0, pages[0][0]), 0, "a flipped bit: zeros");
+	is_u64(seal_failures(RBP_COUNT_SEAL_FAILURES, 0), 1, "which is counted, if it was no race");
+	memcpy(at, was[1], BLCKSZ);
+	is_u64((uint64) read_is(0, pages[0][0]), 0, "the text of another slot: zeros");
+	is_u64(write_run(0, 1, true), RBP_OK, "it is written again");
+	memcpy(was[1], at, BLCKSZ);
+	memcpy(at, was[0], BLCKSZ);
+	is_u64((uint64) read_is(0, pages[0][0]), 0, "an older text of the slot: zeros");
+	memcpy(at, pages[0][0], BLCKSZ);
+	is_u64((uint64) read_is(0, pages[0][0]), 0, "the page in the clear: zeros");
+	memcpy(at, was[1], BLCKSZ);
+	is_u64((uint64) read_is(0, pages[0][0]), 1, "the right text: the page");
+
+	/* the other pool, and its key */
+	is_u64(write_run(TEMP_SLOT(0), 1, false), RBP_OK, "a temporary block");
+	ok(memcmp(mock_memory(1, 2, 0, 0), pages[0][0], BLCKSZ / 8) != 0 && read_is(TEMP_SLOT(0), pages[0][0]) == 1,
+	   "is sealed, too");
+	mock_memory(1, 2, 0, 0)[5] ^= 1;
+	is_u64((uint64) read_is(TEMP_SLOT(0), pages[0][0]), 0, "and does not open if it is changed");
+	is_u64(seal_failures(RBP_COUNT_SPILL_SEAL_FAILURES, TEMP_SLOT(0)), 1, "which is counted as such");
+
+	/* a slot that is used up, amid others */
+	rbp_remote_sealed[3].version = UINT32_MAX;
+	{
+		RbpRemoteIo ios[8];
+
+		run_of(ios, 0, 8, pages[0]);
+		rbp_remote_write(ios, 8, mock_now, mock_now + mock_io_timeout_ns);
+		ok(ios[3].status == RBP_CANCELED && all_are(ios, 3, RBP_OK) && all_are(ios + 4, 4, RBP_OK),
+		   "a used-up slot is not written, the others are");
+		same = 0;
+		for (int i = 0; i < 8; i++)
+			same += read_is((uint32) i, pages[0][i]) == 1;
+		is_u64((uint64) same, 7, "and come back");
+	}
+	rbp_remote_sealed[3].version = 9;
+
+	/* over memory of this machine */
+	mock_donors[0].local = true;
+	rbp_guc_connect_settings_version++;
+	is_u64((uint64) read_is(0, pages[0][0]), 1, "over a local transport what was sealed is opened");
+	is_u64(write_run(0, 1, true), RBP_OK, "a page over a local transport");
+	ok(memcmp(at, pages[0][0], BLCKSZ) == 0, "is in the clear, under auto");
+	mock_donors[0].local = false;
+	rbp_guc_connect_settings_version++;
+	is_u64((uint64) read_is(0, pages[0][0]), 1, "over a network it comes as it is");
+	is_u64(seal_failures(RBP_COUNT_SEAL_FAILURES, 0), 0, "and if it were wrong, that would be no failure of a seal");
+	mock_donors[0].local = true;
+	rbp_guc_connect_settings_version++;
+	rbp_guc_encrypt = RBP_ENCRYPT_ON;
+	is_u64(write_run(0, 1, true), RBP_OK, "a page over a local transport");
+	ok(memcmp(at, pages[0][0], BLCKSZ / 8) != 0 && read_is(0, pages[0][0]) == 1, "is sealed, under on");
+	rbp_guc_encrypt = RBP_ENCRYPT_AUTO;
+	mock_donors[0].local = false;
+	rbp_guc_connect_settings_version++;
+
+	/* a crash, and another process */
+	memcpy(key, lease->seal_key, sizeof(key));
+	rbp_remote_shmem_open(sh, true, extents, ops);
+	rbp_remote_sealers[RBP_POOL_BUFFER].serial = rbp_remote_sealers[RBP_POOL_TEMP].serial = 0;
+	ok(memcmp(key, lease->seal_key, sizeof(key)) == 0 && read_is(0, pages[0][0]) == 1, "over a crash the key is kept, and pages come back");
+	(void) take_lease(RBP_POOL_TEMP, 2, 1, 1, 1);
+	mock_donors[1].local = true;
+	is_u64(write_run(TEMP_SLOT(0), 1, true), RBP_OK, "a temporary block over a local transport");
+	is_u64((uint64) read_is(TEMP_SLOT(0), pages[0][0]), 1, "what was sealed there before the crash is forgotten");
+	mock_donors[1].local = false;
+	rbp_guc_connect_settings_version++;
+
+	/* another lease */
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	memset(was[0], 0, BLCKSZ);
+	ok(memcmp(lease->seal_key, was[0], sizeof(key)) == 0, "the key goes with the lease");
+	(void) take_lease(RBP_POOL_BUFFER, 3, 0, 1, 1);
+	ok(memcmp(lease->seal_key, was[0], sizeof(key)) != 0 && memcmp(lease->seal_key, key, sizeof(key)) != 0, "the next one has another");
+	ok(rbp_remote_sealed[1].version > 0, "versions go on");
+	ok(round_trip(1, 4, 0), "with it pages are written and read");
+	explicit_bzero(lease->seal_key, sizeof(key));
+	rbp_link_make_stale(&lease->serial);
+	is_u64(write_run(1, 4, true), RBP_CANCELED, "without a key nothing is written");
+	is_u64((uint64) read_is(1, pages[0][0]), 0, "nor opened");
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	rbp_remote_shmem_open(before, true, extents, ops);
+	free(sh);
+}
+
 int
 main(void)
 {
@@ -2763,6 +2953,7 @@ main(void)
 	test_wake();
 	test_another_lease();
 	test_partial_region();
+	test_sealed();
 	test_exit();
 	test_vast_pool();
 	test_pool_without_extents();
