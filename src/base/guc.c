@@ -316,7 +316,7 @@ static const struct
 	{"remote_bp.buffer_tier_max_size", &rbp_guc_buffer_tier_max_size, 1024, 1, 16 * 1024 * 1024,
 		PGC_POSTMASTER, GUC_UNIT_MB,
 		"Sets the maximum of remote_bp.buffer_tier_size.",
-	"The page directory takes some 54 bytes of shared memory for each 8 kB."},
+	"The page directory takes some 54 bytes of shared memory for each 8 kB, 12 more for what is encrypted."},
 	{"remote_bp.buffer_tier_size", &buffer_tier_size, -1, -1, 16 * 1024 * 1024,
 		PGC_SIGHUP, GUC_UNIT_MB,
 		"Sets the remote memory that is leased for the buffer tier.",

@@ -410,6 +410,8 @@ write_image(int64 until)
 	fd = rbp_libc.open(NEW_FILE, O_RDWR | O_CREAT | O_EXCL, 0600);
 	if (fd < 0)
 		return errno;
+	/* the tables, too, take their time: 1 ns a byte, say */
+	until -= (int64) tables_bytes(&h);
 	for (int part = 0; part < RBP_PARTITIONS && rbp_now_ns() < until; part++)
 	{
 		if (!write_chunk(&h, fd, part, &t))

@@ -231,7 +231,7 @@ seal_page(RbpRemoteBatch *batch, RbpPool pool, const RbpRemoteIo *io)
 	RbpSealer  *sealer = get_sealer(pool);
 	pg_atomic_uint32 *sealed_end = &shared->leases[pool].sealed_end;
 	uint32		end = pg_atomic_read_u32(sealed_end);
-	char	   *text;
+	char	   *place;
 
 	while (end <= io->slot && !pg_atomic_compare_exchange_u32(sealed_end, &end, io->slot + 1))
 		;
@@ -239,8 +239,8 @@ seal_page(RbpRemoteBatch *batch, RbpPool pool, const RbpRemoteIo *io)
 		batch->bounce = batch->background ? malloc(batch->n * BLCKSZ) : rbp_remote_bounce;
 	if (batch->bounce == NULL || sealer == NULL)
 		return NULL;
-	text = batch->bounce + batch->nsealed++ * BLCKSZ;
-	return rbp_seal(sealer, &rbp_remote_sealed[io->slot], io->slot, io->buf, text) ? text : NULL;
+	place = batch->bounce + batch->nsealed++ * BLCKSZ;
+	return rbp_seal(sealer, &rbp_remote_sealed[io->slot], io->slot, io->buf, place) ? place : NULL;
 }
 
 /*
@@ -260,7 +260,7 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 	for (int i = 0; i < batch->n; i++)
 	{
 		const RbpRemoteIo *io = &batch->ios[i];
-		char	   *text;
+		char	   *place;
 
 		if (batch->part[i] != part - batch->parts)
 			continue;
@@ -270,9 +270,8 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 				rbp_forget_seal(&rbp_remote_sealed[io->slot]);
 			continue;
 		}
-		text = seal_page(batch, pool, io);
-
-		if (text == NULL)
+		place = seal_page(batch, pool, io);
+		if (place == NULL)
 		{
 			rbp_stats_error("could not encrypt a page");
 			for (int r = 0; r < part->flight.n; r++)
@@ -281,8 +280,7 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 		}
 		/* the pages of a request come in order, and after one another */
 		if (batch->request[i] != request)
-			batch->requests[batch->request[i]].buf = text;
-
+			batch->requests[batch->request[i]].buf = place;
 		request = batch->request[i];
 	}
 	return true;
