@@ -7,10 +7,15 @@
 
 -- Columns at the end; in place, as in the step before.
 UPDATE pg_catalog.pg_proc SET
-    proallargtypes = proallargtypes || 'bigint'::pg_catalog.regtype::pg_catalog.oid,
-    proargmodes = proargmodes || 'o'::"char",
-    proargnames = proargnames || 'seal_failures'::pg_catalog.text
-WHERE oid IN ('remote_bp_stat()'::pg_catalog.regprocedure, 'remote_bp_stat_spill()'::pg_catalog.regprocedure);
+    proallargtypes = proallargtypes || '{bigint}'::pg_catalog.regtype[]::pg_catalog.oid[],
+    proargmodes = proargmodes || '{o}'::"char"[],
+    proargnames = proargnames || '{seal_failures}'::pg_catalog.text[]
+WHERE oid = 'remote_bp_stat()'::pg_catalog.regprocedure;
+UPDATE pg_catalog.pg_proc SET
+    proallargtypes = proallargtypes || '{bigint}'::pg_catalog.regtype[]::pg_catalog.oid[],
+    proargmodes = proargmodes || '{o}'::"char"[],
+    proargnames = proargnames || '{seal_failures}'::pg_catalog.text[]
+WHERE oid = 'remote_bp_stat_spill()'::pg_catalog.regprocedure;
 
 CREATE OR REPLACE VIEW remote_bp_stat AS
     SELECT * FROM remote_bp_stat();
