@@ -129,7 +129,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
 		return NO_PART;
 	}
-	if (batch->kind == RBP_IO_WRITE && rbp_guc_encrypt != RBP_ENCRYPT_OFF &&
+	if (batch->kind == RBP_IO_WRITE && slot_was_sealed(c->pool, io->slot) &&
 		rbp_is_used_up(&rbp_remote_sealed[io->slot]))
 		return NO_PART;
 	for (p = 0; p < batch->nparts; p++)
@@ -266,7 +266,7 @@ seal_part(RbpRemoteBatch *batch, Part *part)
 			continue;
 		if (plain)
 		{
-			if (slot_sealed(pool, io->slot) != NULL)
+			if (slot_is_sealed(pool, io->slot))
 				rbp_forget_seal(&rbp_remote_sealed[io->slot]);
 			continue;
 		}
@@ -297,13 +297,12 @@ open_page(RbpRemoteBatch *batch, int i)
 {
 	RbpRemoteIo *io = &batch->ios[i];
 	RbpPool		pool = batch->parts[batch->part[i]].c->pool;
-	const RbpSealed *sealed = slot_sealed(pool, io->slot);
 	RbpSealer  *sealer;
 
-	if (likely(sealed == NULL))
+	if (!slot_is_sealed(pool, io->slot))
 		return;
 	sealer = get_sealer(pool);
-	if (likely(sealer != NULL && rbp_unseal(sealer, sealed, io->slot, io->buf)))
+	if (likely(sealer != NULL && rbp_unseal(sealer, &rbp_remote_sealed[io->slot], io->slot, io->buf)))
 		return;
 	memset(io->buf, 0, BLCKSZ);
 	/* the key may be that of another lease already */

@@ -396,7 +396,7 @@ rbp_remote_wrong_bytes(uint32 slot)
 	pool = word_region(word)->pool;
 	d = &shared->donors[word_region(word)->donor];
 	/* what opens is what was sealed, so it has its hash */
-	if (slot_sealed(pool, slot) != NULL)
+	if (slot_is_sealed(pool, slot))
 		rbp_stats_count(pool == RBP_POOL_TEMP ? RBP_COUNT_SPILL_SEAL_FAILURES : RBP_COUNT_SEAL_FAILURES, 1);
 	donor_count(d, RBP_DONOR_FAILURES, 1);
 	rbp_remote_note_error(d, DONOR_ERROR_WRONG_BYTES, pg_atomic_read_u32(&d->transport),

@@ -300,12 +300,18 @@ extern RbpSealed *rbp_remote_sealed;
 /* This process's sealers, made by the postmaster.  Keys are set when they are needed. */
 extern RbpSealer rbp_remote_sealers[RBP_POOLS];
 
-/* What is kept of the slot if its text may be sealed, or NULL. */
-static inline RbpSealed *
-slot_sealed(RbpPool pool, uint32 slot)
+/* Was the slot ever sealed?  If not, its RbpSealed need not be touched. */
+static inline bool
+slot_was_sealed(RbpPool pool, uint32 slot)
 {
-	return slot < pg_atomic_read_u32(&rbp_remote_shared->leases[pool].sealed_end) &&
-		rbp_is_sealed(&rbp_remote_sealed[slot]) ? &rbp_remote_sealed[slot] : NULL;
+	return slot < pg_atomic_read_u32(&rbp_remote_shared->leases[pool].sealed_end);
+}
+
+/* Is the slot's text sealed, not plain? */
+static inline bool
+slot_is_sealed(RbpPool pool, uint32 slot)
+{
+	return slot_was_sealed(pool, slot) && rbp_is_sealed(&rbp_remote_sealed[slot]);
 }
 
 /* Drop the pages of closed extents, as far as that is possible; of how many. */
