@@ -339,6 +339,13 @@ sub module_path
 	return $dir ? "dynamic_library_path = '$dir:\$libdir'\n" : '';
 }
 
+# Over tcp tests have pages encrypted, as those for donors on other machines are.
+sub encrypt
+{
+	my (%opt) = @_;
+	return ($opt{transport} // '') eq 'tcp' ? 'on' : 'auto';
+}
+
 sub configure
 {
 	my ($node, %opt) = @_;
@@ -358,6 +365,7 @@ max_parallel_workers_per_gather = 0
 restart_after_crash = on
 remote_bp.broker = '$broker'
 remote_bp.transport = '@{[ $opt{transport} // 'auto' ]}'
+remote_bp.encrypt = '@{[ encrypt(%opt) ]}'
 remote_bp.buffer_tier_max_size = '$max'
 remote_bp.buffer_tier_size = '$tier'
 remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'

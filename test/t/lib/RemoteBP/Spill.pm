@@ -52,6 +52,7 @@ sub spill_conf
 shared_preload_libraries = 'remote_bp'
 remote_bp.broker = '$broker'
 remote_bp.transport = '@{[ $opt{transport} // 'shm' ]}'
+remote_bp.encrypt = '@{[ RemoteBP::encrypt(%opt) ]}'
 remote_bp.buffer_tier_max_size = '@{[ $opt{buffer} // '16MB' ]}'
 remote_bp.buffer_tier_size = '@{[ $opt{buffer} // '16MB' ]}'
 remote_bp.staging_size = 1MB
