@@ -144,6 +144,23 @@ rbp_sock_address(const char *host, uint16_t port, struct sockaddr_storage *addr,
 }
 
 bool
+rbp_sock_same_host(const struct sockaddr_storage *own, const struct sockaddr_storage *peer)
+{
+	if (own->ss_family != peer->ss_family)
+		return false;
+	if (own->ss_family == AF_INET)
+	{
+		in_addr_t	a = ((const struct sockaddr_in *) own)->sin_addr.s_addr;
+		in_addr_t	b = ((const struct sockaddr_in *) peer)->sin_addr.s_addr;
+
+		return a == b || ntohl(b) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
+	}
+	return own->ss_family == AF_INET6 &&
+		IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *) own)->sin6_addr,
+						   &((const struct sockaddr_in6 *) peer)->sin6_addr);
+}
+
+bool
 rbp_transport_is_numeric(const char *host)
 {
 	struct sockaddr_storage addr;

@@ -52,6 +52,13 @@ extern RbpStatus rbp_sock_start(RbpSock *sock, const struct sockaddr *addr,
 /* See connect_wait() in transport.h. */
 extern RbpStatus rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns);
 
+/*
+ * Do these two ends of a connection belong to one host?  They have the same address, or
+ * one that leads to no other host.
+ */
+extern bool rbp_sock_same_host(const struct sockaddr_storage *own,
+							   const struct sockaddr_storage *peer);
+
 /* Mark the socket as failed; the first reason is kept, and returned. */
 extern RbpStatus rbp_sock_fail(RbpSock *sock, RbpStatus why);
 

@@ -263,6 +263,8 @@ typedef struct RbpTransportOps
 struct RbpConn
 {
 	const RbpTransportOps *ops;
+	bool		same_host;		/* once connected, over tcp: to an address of
+								 * this host */
 };
 
 /*

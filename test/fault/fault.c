@@ -35,6 +35,8 @@
  * "refuse" (RBP_NOMEM, as if memory could not be pinned).  A line that cannot
  * be understood is reported on stderr, once for each version of the file.
  *
+ * No connection is known to lead to this host, so that pages are sealed as those for other hosts are.
+ *
  * Transports named in the environment variable RBP_FAULT_COSTLY say that their
  * connections are costly, so that what follows from that can be tested where
  * there is no RDMA.

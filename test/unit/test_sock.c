@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <netinet/in.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,27 @@
 
 #define CONNECTIONS		64
 
+static bool
+same_host(const char *own, const char *peer)
+{
+	struct sockaddr_storage a;
+	struct sockaddr_storage b;
+	socklen_t	len;
+
+	return rbp_sock_address(own, 50000, &a, &len) && rbp_sock_address(peer, 7401, &b, &len) &&
+		rbp_sock_same_host(&a, &b);
+}
+
+static void
+test_same_host(void)
+{
+	ok(same_host("127.0.0.1", "127.0.0.1") && same_host("127.0.0.1", "127.9.8.7") && same_host("::1", "::1"),
+	   "loopback is this host");
+	ok(same_host("192.0.2.7", "192.0.2.7") && same_host("2001:db8::7", "2001:db8::7"), "so is an address of its own");
+	ok(!same_host("192.0.2.7", "192.0.2.8") && !same_host("2001:db8::7", "2001:db8::8") &&
+	   !same_host("192.0.2.127", "192.0.127.127") && !same_host("192.0.2.7", "::ffff:192.0.2.7"), "others are not");
+}
+
 int
 main(void)
 {
@@ -29,6 +51,8 @@ main(void)
 	RbpStatus	status = RBP_OK;
 	int			listener = socket(AF_UNIX, SOCK_STREAM, 0);
 	int			n = 0;
+
+	test_same_host();
 
 	/* in the abstract namespace */
 	len = (socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 +

@@ -515,7 +515,18 @@ tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 static RbpStatus
 tcp_connect_wait(RbpConn *base, int64_t deadline_ns)
 {
-	return rbp_sock_connect_wait(&((TcpConn *) base)->sock, deadline_ns);
+	RbpSock    *sock = &((TcpConn *) base)->sock;
+	RbpStatus	status = rbp_sock_connect_wait(sock, deadline_ns);
+	struct sockaddr_storage own = {0};
+	struct sockaddr_storage peer = {0};
+	socklen_t	own_len = sizeof(own);
+	socklen_t	peer_len = sizeof(peer);
+
+	base->same_host = status == RBP_OK &&
+		getsockname(sock->fd, (struct sockaddr *) &own, &own_len) == 0 &&
+		getpeername(sock->fd, (struct sockaddr *) &peer, &peer_len) == 0 &&
+		rbp_sock_same_host(&own, &peer);
+	return status;
 }
 
 /* Join a new slot to the one before, if they are adjacent in the region. */
