@@ -316,7 +316,7 @@ static const struct
 	{"remote_bp.buffer_tier_max_size", &rbp_guc_buffer_tier_max_size, 1024, 1, 16 * 1024 * 1024,
 		PGC_POSTMASTER, GUC_UNIT_MB,
 		"Sets the maximum of remote_bp.buffer_tier_size.",
-	"The page directory takes some 54 bytes of shared memory for each 8 kB, 12 more for what is encrypted."},
+	"The page directory takes some 54 bytes of shared memory for each 8 kB, 14 more for what may be encrypted."},
 	{"remote_bp.buffer_tier_size", &buffer_tier_size, -1, -1, 16 * 1024 * 1024,
 		PGC_SIGHUP, GUC_UNIT_MB,
 		"Sets the remote memory that is leased for the buffer tier.",
@@ -493,7 +493,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.encrypt",
 							 "Encrypts pages and temporary blocks before they go to donors.",
-							 "\"auto\" encrypts what crosses a network, and \"on\" what goes to donors on this machine, too.",
+							 "\"auto\" encrypts what goes to other machines, and \"on\" what goes to donors on this machine, too.",
 							 &rbp_guc_encrypt,
 							 RBP_ENCRYPT_AUTO, encrypt_choices,
 							 PGC_POSTMASTER, 0,

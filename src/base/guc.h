@@ -35,7 +35,7 @@ extern int	rbp_guc_warm_restart;	/* postmaster */
 typedef enum RbpEncrypt
 {
 	RBP_ENCRYPT_OFF,
-	RBP_ENCRYPT_AUTO,			/* those that cross a network */
+	RBP_ENCRYPT_AUTO,			/* those for donors on other machines */
 	RBP_ENCRYPT_ON
 } RbpEncrypt;
 

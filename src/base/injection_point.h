@@ -32,6 +32,12 @@
  *	prefetch-old-generation	12: the same, but only after the generation has
  *						moved
  *
+ * Those of sealed pages are in src/remote/README.md:
+ *
+ *	reuse-nonce			1: a slot has the same version each time
+ *	no-seal-check		6: the tag is not checked
+ *	open-shared			7: what is opened is read from the donor's memory then
+ *
  * These points break no rule:
  *
  *	few-hot-pages		a list of hot pages has room for four bitmaps only, and its

@@ -124,8 +124,9 @@ extern void rbp_directory_pieces(RbpDirectory *dir, RbpPiece pieces[RBP_DIRECTOR
 #define RBP_ENTRY_BYTES			32
 extern size_t rbp_directory_store(RbpDirectory *dir, int partition, void *stored, size_t max);
 
-/* One of the pages that were stored */
+/* One of the pages that were stored, and its slot */
 extern RbpPageId rbp_directory_stored_page(const void *stored, size_t i);
+extern uint32_t rbp_directory_stored_slot(int partition, const void *stored, size_t i);
 
 /*
  * In a directory that was opened again, with the tables of an image: have each partition's

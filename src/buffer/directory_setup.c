@@ -326,3 +326,9 @@ rbp_directory_stored_page(const void *stored, size_t i)
 {
 	return rbp_entry_page((const RbpEntry *) stored + i);
 }
+
+uint32_t
+rbp_directory_stored_slot(int partition, const void *stored, size_t i)
+{
+	return RBP_EXTENT_SLOT(((const RbpEntry *) stored)[i].chain) + (uint32_t) partition;
+}

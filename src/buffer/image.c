@@ -7,7 +7,8 @@
  * The image is kept memory (base/kept.h) on disk, and a start that finds one goes
  * through the same functions as a crash of a backend.  It has tables (the lease of the
  * buffer tier with its regions, spaces, generations), the files whose pages are in the
- * tier, and for each partition a chunk with its entries.
+ * tier, and for each partition a chunk with its entries, and with what was sealed of these
+ * if anything was.
  *
  * Who may have changed a file since?  The postmaster writes the image when all
  * other processes have ended, after the shutdown checkpoint.  The next postmaster takes
@@ -104,7 +105,7 @@ typedef struct ImageFile
 	bool		there;			/* the place is taken */
 } ImageFile;
 
-/* Of a partition's pages; they follow the header, one after the other. */
+/* Of a partition's pages, and of their seals; they follow the header, one after the other. */
 typedef struct Chunk
 {
 	uint64		bytes;
@@ -118,6 +119,7 @@ typedef struct Header
 	uint32		server;			/* its catalog version */
 	uint32		page_bytes;
 	uint32		segment_pages;
+	uint32		seal_bytes;		/* of each page; 0 if nothing was sealed */
 	uint64		pieces[PIECES]; /* bytes of each */
 	uint64		nfiles;
 	uint64		tables_hash;	/* of pieces and files, which come last */
@@ -247,6 +249,7 @@ begin_header(Header *h, const RbpPiece pieces[PIECES])
 	h->server = CATALOG_VERSION_NO;
 	h->page_bytes = BLCKSZ;
 	h->segment_pages = RELSEG_SIZE;
+	h->seal_bytes = rbp_remote_sealed_slot(0) != NULL ? RBP_SEALED_BYTES : 0;
 	for (int i = 0; i < PIECES; i++)
 		h->pieces[i] = pieces[i].bytes;
 }
@@ -357,6 +360,13 @@ has_room(int fd, Size bytes)
 	return fstatvfs(fd, &fs) == 0 && (uint64) fs.f_bavail * fs.f_frsize >= FREE_BYTES + bytes;
 }
 
+/* What an image has of each page */
+static Size
+page_bytes(const Header *h)
+{
+	return RBP_ENTRY_BYTES + h->seal_bytes;
+}
+
 /* Write the partition's pages, and note their files.  False, with errno set, if that fails. */
 static bool
 write_chunk(Header *h, int fd, int partition, FileTable *t)
@@ -364,21 +374,27 @@ write_chunk(Header *h, int fd, int partition, FileTable *t)
 	static char *pages = NULL;
 	Chunk	   *c = &h->chunks[partition];
 	Size		bytes;
+	char	   *end;
 
 	if (pages == NULL)
 		pages = malloc(CHUNK_BYTES);
 	if (pages == NULL)
 		return false;
-	bytes = rbp_directory_store(rbp_dir, partition, pages, CHUNK_BYTES);
-	errno = ENOSPC;
-	if (!has_room(fd, bytes) || !transfer(fd, pages, bytes, chunk_at(h, partition), true))
-		return false;
+	bytes = rbp_directory_store(rbp_dir, partition, pages, CHUNK_BYTES / page_bytes(h) * RBP_ENTRY_BYTES);
+	end = pages + bytes;
 	for (Size i = 0; i < bytes / RBP_ENTRY_BYTES; i++)
 	{
 		RbpPageId	page = rbp_directory_stored_page(pages, i);
 
 		note_file(t, &page);
+		if (h->seal_bytes > 0)
+			end = mempcpy(end, rbp_remote_sealed_slot(rbp_directory_stored_slot(partition, pages, i)),
+						  h->seal_bytes);
 	}
+	bytes = (Size) (end - pages);
+	errno = ENOSPC;
+	if (!has_room(fd, bytes) || !transfer(fd, pages, bytes, chunk_at(h, partition), true))
+		return false;
 	c->bytes = bytes;
 	c->hash = rbp_hash_bytes(pages, bytes) | 1;
 	return true;
@@ -410,8 +426,6 @@ write_image(int64 until)
 	fd = rbp_libc.open(NEW_FILE, O_RDWR | O_CREAT | O_EXCL, 0600);
 	if (fd < 0)
 		return errno;
-	/* the tables, too, take their time: 1 ns a byte, say */
-	until -= (int64) tables_bytes(&h);
 	for (int part = 0; part < RBP_PARTITIONS && rbp_now_ns() < until; part++)
 	{
 		if (!write_chunk(&h, fd, part, &t))
@@ -524,12 +538,15 @@ rbp_tier_image_write(int code)
  * ---- a start --------------------------------------------------------------------
  */
 
-/* Read a partition's pages, malloc'ed, of how many bytes; NULL if the image does not have them. */
+/*
+ * Read a partition's pages, malloc'ed, of how many bytes; NULL if the image does not have them.
+ * What was sealed of them is loaded.
+ */
 static void *
 read_chunk(int partition, size_t *bytes)
 {
 	const Chunk *c = &header.chunks[partition];
-	void	   *pages = malloc(c->bytes);
+	char	   *pages = malloc(c->bytes);
 	int			fd = rbp_libc.open(USED_FILE, O_RDONLY | O_CLOEXEC);
 	bool		good = fd >= 0 && pages != NULL &&
 	transfer(fd, pages, c->bytes, chunk_at(&header, partition), false) &&
@@ -537,11 +554,20 @@ read_chunk(int partition, size_t *bytes)
 
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
-	*bytes = c->bytes;
-	if (good)
-		return pages;
-	free(pages);
-	return NULL;
+	if (!good)
+	{
+		free(pages);
+		return NULL;
+	}
+	*bytes = c->bytes / page_bytes(&header) * RBP_ENTRY_BYTES;
+	for (Size i = 0; header.seal_bytes > 0 && i < *bytes / RBP_ENTRY_BYTES; i++)
+	{
+		void	   *sealed = rbp_remote_sealed_slot(rbp_directory_stored_slot(partition, pages, i));
+
+		if (sealed != NULL)
+			memcpy(sealed, pages + *bytes + i * header.seal_bytes, header.seal_bytes);
+	}
+	return pages;
 }
 
 /* Make a change of a name in the data directory durable. */
@@ -568,12 +594,16 @@ check_header(const RbpPiece pieces[PIECES], const char **why)
 		header.hash != rbp_hash_bytes(&header, offsetof(Header, hash)) ||
 		memcmp(header.version, ours.version, sizeof(ours.version)) != 0 ||
 		header.server != ours.server || header.page_bytes != ours.page_bytes ||
-		header.segment_pages != ours.segment_pages || header.nfiles > MAX_FILES)
+		header.segment_pages != ours.segment_pages || header.nfiles > MAX_FILES ||
+		(header.seal_bytes != 0 && header.seal_bytes != RBP_SEALED_BYTES))
 		return false;
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		if (header.chunks[part].bytes > CHUNK_BYTES)
 			return false;
-	*why = "remote_bp.buffer_tier_max_size is smaller, or very different, or remote_bp.encrypt is off now";
+	*why = "remote_bp.encrypt is off now";
+	if (header.seal_bytes != 0 && rbp_guc_encrypt == RBP_ENCRYPT_OFF)
+		return false;
+	*why = "remote_bp.buffer_tier_max_size is smaller, or very different";
 	for (int i = 0; i < PIECES; i++)
 		if (i >= RBP_REMOTE_GROWS && i < RBP_REMOTE_PIECES ? header.pieces[i] > ours.pieces[i] :
 			header.pieces[i] != ours.pieces[i])

@@ -37,7 +37,8 @@ rbp_lease_wanted(RbpHeldLease *h)
 	(uint64) rbp_guc_temp_tier_size << 20 :
 	(uint64) rbp_guc_tier_size_wanted() << 20;
 
-	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0')
+	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0' ||
+		(h->in_use && rbp_remote_key_used_up(h->pool)))
 		return 0;
 
 	if (bytes != h->request_max_setting)

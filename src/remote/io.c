@@ -80,6 +80,7 @@ struct RbpRemoteBatch
 };
 
 static int	noutstanding = 0;	/* batches in flight */
+static void *spare_bounces = NULL;	/* a list: memory of batches that are done */
 
 #define shared		rbp_remote_shared
 
@@ -129,9 +130,6 @@ assign_page(RbpRemoteBatch *batch, int i)
 			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
 		return NO_PART;
 	}
-	if (batch->kind == RBP_IO_WRITE && slot_was_sealed(c->pool, io->slot) &&
-		rbp_is_used_up(&rbp_remote_sealed[io->slot]))
-		return NO_PART;
 	for (p = 0; p < batch->nparts; p++)
 		if (batch->parts[p].c == c)
 			break;
@@ -215,7 +213,8 @@ get_sealer(RbpPool pool)
 
 	/*
 	 * The serial moves when a new key is complete, and before any region is
-	 * used with it.  Half a key seals nothing that is found.
+	 * used with it.  Halves of two keys are a key that nothing is sealed with
+	 * that is found.
 	 */
 	pg_read_barrier();
 	memcpy(key, lease->seal_key, sizeof(key));
@@ -224,23 +223,46 @@ get_sealer(RbpPool pool)
 	return s->serial != 0 ? s : NULL;
 }
 
+/* Memory for a batch, which is kept when it is done.  NULL if there is none. */
+static char *
+take_bounce(const RbpRemoteBatch *batch)
+{
+	void	   *bounce = spare_bounces;
+
+	if (!batch->background)
+		return rbp_remote_bounce;
+	if (bounce == NULL)
+		return malloc(RBP_MAX_BATCH * BLCKSZ);
+	memcpy(&spare_bounces, bounce, sizeof(spare_bounces));
+	return bounce;
+}
+
+static void
+put_bounce(const RbpRemoteBatch *batch)
+{
+	if (!batch->background || batch->bounce == NULL)
+		return;
+	memcpy(batch->bounce, &spare_bounces, sizeof(spare_bounces));
+	spare_bounces = batch->bounce;
+}
+
 /* Seal a page behind those that are sealed already; NULL if that fails. */
 static char *
 seal_page(RbpRemoteBatch *batch, RbpPool pool, const RbpRemoteIo *io)
 {
+	RbpPoolLease *lease = &shared->leases[pool];
 	RbpSealer  *sealer = get_sealer(pool);
-	pg_atomic_uint32 *sealed_end = &shared->leases[pool].sealed_end;
-	uint32		end = pg_atomic_read_u32(sealed_end);
 	char	   *place;
 
-	while (end <= io->slot && !pg_atomic_compare_exchange_u32(sealed_end, &end, io->slot + 1))
-		;
 	if (batch->bounce == NULL)
-		batch->bounce = batch->background ? malloc(batch->n * BLCKSZ) : rbp_remote_bounce;
+		batch->bounce = take_bounce(batch);
 	if (batch->bounce == NULL || sealer == NULL)
 		return NULL;
 	place = batch->bounce + batch->nsealed++ * BLCKSZ;
-	return rbp_seal(sealer, &rbp_remote_sealed[io->slot], io->slot, io->buf, place) ? place : NULL;
+	if (!rbp_seal(sealer, &lease->versions, &rbp_remote_sealed[io->slot], io->slot, io->buf, place))
+		return NULL;
+	/* with another key versions may have begun anew */
+	return sealer->serial == pg_atomic_read_u32(&lease->serial) ? place : NULL;
 }
 
 /*
@@ -252,7 +274,8 @@ static bool
 seal_part(RbpRemoteBatch *batch, Part *part)
 {
 	RbpPool		pool = part->c->pool;
-	bool		plain = part->c->ops->local && rbp_guc_encrypt != RBP_ENCRYPT_ON;
+	bool		plain = rbp_guc_encrypt != RBP_ENCRYPT_ON &&
+	(part->c->ops->local || part->c->conn->same_host);
 	int			request = NO_REQUEST;
 
 	if (batch->kind != RBP_IO_WRITE || rbp_guc_encrypt == RBP_ENCRYPT_OFF)
@@ -296,12 +319,22 @@ static void
 open_page(RbpRemoteBatch *batch, int i)
 {
 	RbpRemoteIo *io = &batch->ios[i];
-	RbpPool		pool = batch->parts[batch->part[i]].c->pool;
+	RbpLocalConn *c = batch->parts[batch->part[i]].c;
 	RbpSealer  *sealer;
 
-	if (!slot_is_sealed(pool, io->slot))
+	if (!slot_is_sealed(c->pool, io->slot))
 		return;
-	sealer = get_sealer(pool);
+	if (RBP_INJECTION_POINT("open-shared"))
+	{
+		RbpIo		again = batch->requests[batch->request[i]];
+
+		again.offset = slot_offset(io->slot, batch->word[i]);
+		again.len = BLCKSZ;
+		again.buf = io->buf;
+		(void) c->ops->submit(c->conn, &again, 1);
+		(void) c->ops->wait(c->conn, &again, 1, rbp_now_ns() + rbp_guc_io_timeout_ns());
+	}
+	sealer = get_sealer(c->pool);
 	if (likely(sealer != NULL && rbp_unseal(sealer, &rbp_remote_sealed[io->slot], io->slot, io->buf)))
 		return;
 	memset(io->buf, 0, BLCKSZ);
@@ -624,8 +657,7 @@ report_batch(RbpRemoteBatch *batch)
 			donor_count(&shared->donors[batch->parts[p].c->donor],
 						batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
 						batch->parts[p].done);
-	if (batch->background)
-		free(batch->bounce);
+	put_bounce(batch);
 }
 
 /*

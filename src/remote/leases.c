@@ -133,13 +133,26 @@ static void
 adopt_lease(RbpPool pool, const RbpCredentials *cred)
 {
 	RbpPoolLease *lease = &shared->leases[pool];
+	uint8		key[RBP_SEAL_KEY_LEN];
+	bool		has_key = pg_strong_random(key, sizeof(key));
 
 	lease->credentials = *cred;
-	/* without a key nothing is sealed, and so nothing written */
-	if (!pg_strong_random(lease->seal_key, RBP_SEAL_KEY_LEN))
-		explicit_bzero(lease->seal_key, RBP_SEAL_KEY_LEN);
+	/* the last one will do, since versions go on */
+	if (has_key)
+		memcpy(lease->seal_key, key, sizeof(key));
+	explicit_bzero(key, sizeof(key));
 	lease->has_lease = true;
 	rbp_link_make_stale(&lease->serial);
+	/* who seals a page yet, with the old key, finds that the serial has moved */
+	if (has_key && rbp_versions_run_out(&lease->versions))
+	{
+		memset(&rbp_remote_sealed[RBP_EXTENT_SLOT(lease->extents.first)], 0,
+			   RBP_EXTENT_SLOT((Size) lease->extents.n) * sizeof(RbpSealed));
+		lease->versions = (RbpSealVersions)
+		{
+			.highest = 1
+		};
+	}
 	rbp_link_new_lease(pool);
 }
 
@@ -358,7 +371,6 @@ rbp_remote_clear_lease(RbpPool pool)
 		}
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
 	explicit_bzero(lease->new_secret, RBP_SECRET_LEN);
-	explicit_bzero(lease->seal_key, RBP_SEAL_KEY_LEN);
 	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
 	rbp_link_make_stale(&lease->serial);
@@ -373,6 +385,12 @@ rbp_remote_clear_lease(RbpPool pool)
 	rbp_remote_end_change();
 	rbp_remote_conns_close(pool);
 	rbp_worker_wake(RBP_WORKER_PUSHER);
+}
+
+bool
+rbp_remote_key_used_up(RbpPool pool)
+{
+	return rbp_versions_run_out(&shared->leases[pool].versions);
 }
 
 bool

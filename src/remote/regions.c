@@ -154,15 +154,17 @@ reopen_regions(void)
 		}
 }
 
-/* What was sealed under the lease's key stays, and is of no use. */
+/* What is kept of the slots, and what an image says of them, stays, and is of no use. */
 static void
 init_lease(RbpPoolLease *lease, void *extents, uint32 first, uint32 n)
 {
-	uint32		sealed_end = pg_atomic_read_u32(&lease->sealed_end);
+	RbpSealVersions versions = {
+		.highest = rbp_guc_encrypt == RBP_ENCRYPT_OFF ? 0 : lease->versions.highest
+	};
 
 	memset(lease, 0, sizeof(*lease));
+	lease->versions = versions;
 	pg_atomic_init_u32(&lease->serial, 1);
-	pg_atomic_init_u32(&lease->sealed_end, rbp_guc_encrypt == RBP_ENCRYPT_OFF ? 0 : sealed_end);
 	rbp_extents_init(&lease->extents, extents, first, n);
 	lease->search_from = lease->lowest_free = first;
 	lease->nfree = lease->room = n;
@@ -203,6 +205,8 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 			/* an image may be of a smaller tier */
 			lease->extents.n = max_extents[pool];
 			lease->extents.first = lease->search_from = lease->lowest_free = first;
+			/* which has the versions of its pages' slots only */
+			lease->versions.floor = lease->versions.highest;
 			rbp_extents_reopen(&lease->extents, mem_left);
 		}
 		else
@@ -233,19 +237,25 @@ rbp_remote_shmem_open(void *mem, bool found, const uint32 max_extents[RBP_POOLS]
 void
 rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 {
-	RbpPoolLease *lease = &shared->leases[RBP_POOL_BUFFER];
-	RbpExtents *x = &lease->extents;
+	RbpExtents *x = &shared->leases[RBP_POOL_BUFFER].extents;
 	const RbpPiece list[RBP_REMOTE_PIECES] = {
 		{shared, offsetof(RbpRemoteShared, map)},
 		{shared->map, x->n * sizeof(shared->map[0])},
 		{x->states, x->n * sizeof(x->states[0])},
 		{x->regions, x->n * sizeof(x->regions[0])},
-		/* at a start, which has no lease yet, there is room for all */
-		{rbp_remote_sealed, lease->has_lease ?
-		Min(pg_atomic_read_u32(&lease->sealed_end) * sizeof(RbpSealed), sealed_bytes(x->n)) : sealed_bytes(x->n)},
 	};
 
 	memcpy(pieces, list, sizeof(list));
+}
+
+void *
+rbp_remote_sealed_slot(uint32 slot)
+{
+	const RbpPoolLease *lease = &shared->leases[RBP_POOL_BUFFER];
+
+	StaticAssertStmt(sizeof(RbpSealed) == RBP_SEALED_BYTES, "it is stored as it is");
+	return rbp_any_sealed(&lease->versions) && slot < RBP_EXTENT_SLOT(lease->extents.n) ?
+		&rbp_remote_sealed[slot] : NULL;
 }
 
 void

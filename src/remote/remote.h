@@ -105,12 +105,20 @@ extern void rbp_remote_shmem_open(void *mem, bool found,
 
 /*
  * For an image: the tables of the buffer pool, which are copied as they are.  Those from
- * RBP_REMOTE_GROWS on have an element for each extent or slot: they may be copied into
- * longer ones of zeros.
+ * RBP_REMOTE_GROWS on have an element for each extent: they may be copied into longer
+ * ones of zeros.
  */
-#define RBP_REMOTE_PIECES	5
+#define RBP_REMOTE_PIECES	4
 #define RBP_REMOTE_GROWS	1
 extern void rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES]);
+
+/*
+ * Likewise what is needed to read the page of a slot, RBP_SEALED_BYTES, which are stored with the page,
+ * and loaded before anybody reads it or writes to the slot.  NULL if no page of the pool
+ * was ever sealed, or there is no such slot.
+ */
+#define RBP_SEALED_BYTES	12
+extern void *rbp_remote_sealed_slot(uint32 slot);
 
 /* For a lease from an image: nobody uses its memory before it is renewed. */
 extern void rbp_remote_forget_deadline(RbpPool pool);
@@ -468,6 +476,12 @@ extern void rbp_remote_change_secret(RbpPool pool, const RbpCredentials *cred);
 
 extern void rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access);
 extern bool rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access);
+
+/*
+ * Was the key of the pool's lease used so often that another lease, which has
+ * another one, is to be requested instead?
+ */
+extern bool rbp_remote_key_used_up(RbpPool pool);
 
 /* The lease is gone: stop using all of its memory now. */
 extern void rbp_remote_clear_lease(RbpPool pool);

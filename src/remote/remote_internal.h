@@ -144,8 +144,8 @@ typedef struct RbpPoolLease
 	RbpCredentials credentials;
 	uint8		new_secret[RBP_SECRET_LEN]; /* was asked for, or is about to
 											 * be; zeros: none */
-	uint8		seal_key[RBP_SEAL_KEY_LEN]; /* random, for as long as the
-											 * lease; zeros: none.  Read
+	uint8		seal_key[RBP_SEAL_KEY_LEN]; /* random, of this lease or the
+											 * last one; zeros: none.  Read
 											 * without a lock, see serial */
 	bool		has_lease;
 	RbpBrokerAccess broker;		/* that granted it */
@@ -165,8 +165,7 @@ typedef struct RbpPoolLease
 
 	pg_atomic_uint32 serial;	/* incremented when the credentials or the key
 								 * have changed */
-	pg_atomic_uint32 sealed_end;	/* no slot from this one on was ever
-									 * sealed */
+	RbpSealVersions versions;	/* of the slots; without a lock, too */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
 	pg_atomic_uint32 nregions;	/* in use */
 	pg_atomic_uint32 recheck;	/* the broker should be asked about the lease */
@@ -300,18 +299,12 @@ extern RbpSealed *rbp_remote_sealed;
 /* This process's sealers, made by the postmaster.  Keys are set when they are needed. */
 extern RbpSealer rbp_remote_sealers[RBP_POOLS];
 
-/* Was the slot ever sealed?  If not, its RbpSealed need not be touched. */
-static inline bool
-slot_was_sealed(RbpPool pool, uint32 slot)
-{
-	return slot < pg_atomic_read_u32(&rbp_remote_shared->leases[pool].sealed_end);
-}
-
 /* Is the slot's text sealed, not plain? */
 static inline bool
 slot_is_sealed(RbpPool pool, uint32 slot)
 {
-	return slot_was_sealed(pool, slot) && rbp_is_sealed(&rbp_remote_sealed[slot]);
+	return rbp_any_sealed(&rbp_remote_shared->leases[pool].versions) &&
+		rbp_is_sealed(&rbp_remote_sealed[slot]);
 }
 
 /* Drop the pages of closed extents, as far as that is possible; of how many. */

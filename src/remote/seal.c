@@ -6,7 +6,9 @@
  * A nonce that is used twice with a key gives both texts away, and the means to forge
  * others.  So the version is raised before anything is sealed, by compare-and-swap, even
  * though a slot has one writer: a process that is killed here has used a version up,
- * and two writers by mistake have two.
+ * and two writers by mistake have two.  The highest version of all slots is raised
+ * before it is used, too: where slots' versions are not kept, those that come next
+ * are above it.
  *
  * The tag is cut to 8 bytes: a forged page is accepted with a probability of 2^-64 or
  * so, once for each try, and each failed try counts against the donor.
@@ -15,11 +17,12 @@
  */
 #include <openssl/evp.h>
 
+#include "base/injection_point.h"
 #include "remote/seal.h"
 
 #define NONCE_LEN	12
 
-/* The last four bytes are zeros: no key is used in a second era, see remote/README.md. */
+/* The last four bytes are zeros: slot and version are enough, see remote/README.md. */
 static void
 make_nonce(uint32_t slot, uint32_t version, uint8_t nonce[NONCE_LEN])
 {
@@ -55,21 +58,42 @@ rbp_sealer_set_key(RbpSealer *s, const uint8_t key[RBP_SEAL_KEY_LEN], uint32_t s
 	return true;
 }
 
-bool
-rbp_seal(RbpSealer *s, RbpSealed *sealed, uint32_t slot, const void *page, void *text)
+/* Raise the slot's version.  0: it has none left. */
+static uint32_t
+raise_version(RbpSealVersions *versions, RbpSealed *sealed)
 {
 	uint32_t	version = __atomic_load_n(&sealed->version, __ATOMIC_RELAXED);
+	uint32_t	highest = __atomic_load_n(&versions->highest, __ATOMIC_RELAXED);
+	uint32_t	next;
+
+	do
+	{
+		next = (version > versions->floor ? version : versions->floor) + 1;
+		if (RBP_INJECTION_POINT("reuse-nonce"))
+			next = 1;
+		if (next == 0)
+			return 0;
+	} while (!__atomic_compare_exchange_n(&sealed->version, &version, next, false,
+										  __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+	while (highest < next &&
+		   !__atomic_compare_exchange_n(&versions->highest, &highest, next, false,
+										__ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+	return next;
+}
+
+bool
+rbp_seal(RbpSealer *s, RbpSealVersions *versions, RbpSealed *sealed, uint32_t slot,
+		 const void *page, void *text)
+{
+	uint32_t	version = raise_version(versions, sealed);
 	uint8_t		nonce[NONCE_LEN];
 	int			len;
 	int			rest;
 
-	do
-	{
-		if (version == UINT32_MAX)
-			return false;
-	} while (!__atomic_compare_exchange_n(&sealed->version, &version, version + 1, false,
-										  __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-	make_nonce(slot, version + 1, nonce);
+	if (version == 0)
+		return false;
+	make_nonce(slot, version, nonce);
 	return EVP_EncryptInit_ex(s->seal, NULL, NULL, NULL, nonce) == 1 &&
 		EVP_EncryptUpdate(s->seal, text, &len, page, RBP_PAGE_SIZE) == 1 && len == RBP_PAGE_SIZE &&
 		EVP_EncryptFinal_ex(s->seal, (uint8_t *) text + len, &rest) == 1 &&
@@ -88,5 +112,6 @@ rbp_unseal(RbpSealer *s, const RbpSealed *sealed, uint32_t slot, void *page)
 	return EVP_DecryptInit_ex(s->open, NULL, NULL, NULL, nonce) == 1 &&
 		EVP_CIPHER_CTX_ctrl(s->open, EVP_CTRL_GCM_SET_TAG, RBP_SEAL_TAG_LEN, is.tag) == 1 &&
 		EVP_DecryptUpdate(s->open, page, &len, page, RBP_PAGE_SIZE) == 1 && len == RBP_PAGE_SIZE &&
-		EVP_DecryptFinal_ex(s->open, (uint8_t *) page + len, &rest) == 1;
+		(EVP_DecryptFinal_ex(s->open, (uint8_t *) page + len, &rest) == 1 ||
+		 RBP_INJECTION_POINT("no-seal-check"));
 }

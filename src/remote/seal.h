@@ -3,10 +3,9 @@
  * seal.h
  *	  Sealing the pages of slots: AES-256-GCM.
  *
- * What is kept of a slot is the number of times that it was sealed, and the tag of
- * the last time.  The nonce is made of the slot and that number.  Slots are
- * numbers here; whose they are, and whether a page has to be sealed, is for the
- * caller to say.
+ * What is kept of a slot is the version of what was sealed last, and its tag.  The nonce
+ * is made of the slot and the version.  Slots are numbers here; whose they are, and
+ * whether a page has to be sealed, is for the caller to say.
  *
  * Includes no postgres.h: it is tested outside the server.
  *
@@ -24,7 +23,7 @@
 #define RBP_SEAL_KEY_LEN	32
 #define RBP_SEAL_TAG_LEN	8
 
-/* Of a slot, in shared memory; all zeros at first, and never moved back. */
+/* Of a slot, in shared memory; all zeros at first. */
 typedef struct RbpSealed
 {
 	uint32_t	version;		/* raised, atomically, before each sealing */
@@ -32,6 +31,14 @@ typedef struct RbpSealed
 } RbpSealed;
 
 _Static_assert(sizeof(RbpSealed) == 12, "the documents say so");
+
+/* Of all slots for which there is a key, in shared memory; likewise. */
+typedef struct RbpSealVersions
+{
+	uint32_t	floor;			/* next versions are above it */
+	uint32_t	highest;		/* so far, and so not 0 if anything was ever
+								 * sealed; atomic */
+} RbpSealVersions;
 
 /* What a process seals and opens with: libcrypto's contexts, with a key. */
 typedef struct RbpSealer
@@ -49,9 +56,10 @@ extern bool rbp_sealer_set_key(RbpSealer *s, const uint8_t key[RBP_SEAL_KEY_LEN]
 
 /*
  * Seal the slot's page into text.  Who may write the slot has it alone.  False if
- * the slot is used up, or libcrypto fails.
+ * the slot has no version left, or libcrypto fails.
  */
-extern bool rbp_seal(RbpSealer *s, RbpSealed *sealed, uint32_t slot, const void *page, void *text);
+extern bool rbp_seal(RbpSealer *s, RbpSealVersions *versions, RbpSealed *sealed, uint32_t slot,
+					 const void *page, void *text);
 
 /*
  * Open the slot's text, in place.  False if it is not the text that was sealed last;
@@ -59,11 +67,18 @@ extern bool rbp_seal(RbpSealer *s, RbpSealed *sealed, uint32_t slot, const void 
  */
 extern bool rbp_unseal(RbpSealer *s, const RbpSealed *sealed, uint32_t slot, void *page);
 
-/* May it not be sealed any more? */
+/* Was anything ever sealed?  If not, no slot need be looked at. */
 static inline bool
-rbp_is_used_up(const RbpSealed *sealed)
+rbp_any_sealed(const RbpSealVersions *versions)
 {
-	return __atomic_load_n(&sealed->version, __ATOMIC_RELAXED) == UINT32_MAX;
+	return __atomic_load_n(&versions->highest, __ATOMIC_RELAXED) != 0;
+}
+
+/* Has a slot used half of its versions?  It takes years, and leaves time for another key. */
+static inline bool
+rbp_versions_run_out(const RbpSealVersions *versions)
+{
+	return __atomic_load_n(&versions->highest, __ATOMIC_RELAXED) > UINT32_MAX / 2;
 }
 
 static inline bool

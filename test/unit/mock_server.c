@@ -404,6 +404,7 @@ connect_over(const RbpTransportOps *ops, const RbpEndpoint *ep,
 		return RBP_CONNLOST;
 	conn = calloc(1, sizeof(*conn));
 	conn->base.ops = ops;
+	conn->base.same_host = donor->same_host;
 	conn->donor = donor;
 	conn->lease = atoi(cred->lease);
 	conn->life = donor->life;
@@ -470,6 +471,8 @@ copy_io(MockConn *conn, RbpIo *io)
 			memcpy(io->buf, at, io->len);
 		else if (io->kind == RBP_IO_WRITE)
 			memcpy(at, io->buf, io->len);
+		if (io->kind == RBP_IO_READ && conn->donor->scribbles)
+			memset(at, 7, io->len);
 		io->status = RBP_OK;
 	}
 }

@@ -5,8 +5,8 @@
  *	  are believed, and images that nobody has written so.
  *
  * The data directory is one of the test's own, with real files; their change times, the
- * clocks and the room on the disk are the test's.  What remote has is a lease of one word
- * and the extents.
+ * clocks and the room on the disk are the test's.  What remote has is a lease of one word,
+ * the extents, and what is sealed of their slots.
  *
  *	 test_image [DAMAGED IMAGES [SEED]]
  *
@@ -60,6 +60,7 @@ static int	test_clock_gettime(clockid_t clock, struct timespec *ts);
 RbpTierShared *rbp_tier_shared;
 RbpDirectory *rbp_dir;
 int			rbp_guc_warm_restart;
+int			rbp_guc_encrypt;
 bool		enableFsync = true;
 bool		IsPostmasterEnvironment = true;
 pid_t		PostmasterPid;
@@ -218,6 +219,7 @@ static void
 as_usual(void)
 {
 	rbp_guc_warm_restart = RBP_WARM_RESTART_ON;
+	rbp_guc_encrypt = RBP_ENCRYPT_AUTO;
 	enableFsync = IsPostmasterEnvironment = has_lease = true;
 	PostmasterPid = getpid();
 	discarded = NULL;
@@ -237,6 +239,7 @@ typedef struct Remote
 {
 	uint64		lease;
 	int64		deadline;
+	uint32		any_sealed;
 	RbpExtents	extents;
 } Remote;
 
@@ -253,10 +256,17 @@ rbp_remote_pieces(RbpPiece pieces[RBP_REMOTE_PIECES])
 		{remote + 1, nextents * sizeof(uint32)},
 		{remote->extents.states, nextents},
 		{remote->extents.regions, nextents * sizeof(uint16)},
-		{remote->extents.regions, 0},
 	};
 
 	memcpy(pieces, list, sizeof(list));
+}
+
+static uint8 sealed[RBP_EXTENT_SLOT(EXTENTS + 3)][RBP_SEALED_BYTES];
+
+void *
+rbp_remote_sealed_slot(uint32 slot)
+{
+	return remote->any_sealed != 0 && slot < lengthof(sealed) ? sealed[slot] : NULL;
 }
 
 void
@@ -724,7 +734,7 @@ test_many_files(void)
  */
 
 #define OTHER_VERSION	"it is damaged, or of another version"
-#define OTHER_SIZE		"remote_bp.buffer_tier_max_size is smaller, or very different, or remote_bp.encrypt is off now"
+#define OTHER_SIZE		"remote_bp.buffer_tier_max_size is smaller, or very different"
 #define OTHER_DIRECTORY "the data directory was used, copied or restored since"
 
 /* Change a field of the header, and refuse the image for that. */
@@ -760,6 +770,7 @@ test_refused(void)
 	REFUSE(server, h->server + 1, OTHER_VERSION);
 	REFUSE(page_bytes, 2 * BLCKSZ, OTHER_VERSION);
 	REFUSE(segment_pages, RELSEG_SIZE / 2, OTHER_VERSION);
+	REFUSE(seal_bytes, RBP_SEALED_BYTES - 1, OTHER_VERSION);
 	REFUSE(nfiles, MAX_FILES + 1, OTHER_VERSION);
 	REFUSE(nfiles, UINT64_MAX / sizeof(ImageFile) + 2, OTHER_VERSION);
 	REFUSE(chunks[5].bytes, CHUNK_BYTES + 1, OTHER_VERSION);
@@ -865,6 +876,100 @@ test_chunks(void)
 	remote->deadline = 1;
 	stop_with("a stop before all is loaded", RBP_PARTITIONS, RBP_PARTITIONS);
 	start_warm("a stop before all is loaded", -1);
+}
+
+/*
+ * ---- sealed pages -------------------------------------------------------------------------
+ */
+
+/* What is sealed of the slot */
+static void
+make_seal(uint8 seal[RBP_SEALED_BYTES], uint32 slot)
+{
+	for (int i = 0; i < RBP_SEALED_BYTES; i++)
+		seal[i] = (uint8) (rbp_mix64(slot + 1) >> i % 8 * 8);
+}
+
+/* How many slots have what is sealed of them?  All others must have nothing. */
+static uint32
+seals(void)
+{
+	uint8		seal[RBP_SEALED_BYTES];
+	uint32		n = 0;
+	uint32		strange = 0;
+
+	for (uint32 slot = 0; slot < lengthof(sealed); slot++)
+	{
+		make_seal(seal, slot);
+		if (memcmp(sealed[slot], seal, sizeof(seal)) == 0)
+			n++;
+		else if (sealed[slot][0] != 0 || memcmp(sealed[slot], sealed[slot] + 1, sizeof(seal) - 1) != 0)
+			strange++;
+	}
+	is_u64(strange, 0, "no slot has what is sealed of another");
+	return n;
+}
+
+/* A start has nothing in memory yet. */
+static bool
+start_with_seals(void)
+{
+	memset(sealed, 0, sizeof(sealed));
+	return start();
+}
+
+static void
+test_sealed(void)
+{
+	Header	   *h;
+	uint64		entries = 0;
+	int			part = 0;
+	uint32		left;
+
+	run_server();
+	stop_with("nothing was sealed", RBP_PARTITIONS, RBP_PARTITIONS);
+	save_image();
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+		entries += saved_header()->chunks[i].bytes;
+	is_u64(entries, had_all * RBP_ENTRY_BYTES, "nothing was sealed: there are entries alone");
+	rbp_guc_encrypt = RBP_ENCRYPT_OFF;
+	start_warm("nothing was sealed", -1);
+
+	run_server();
+	remote->any_sealed = 1;
+	for (uint32 slot = 0; slot < lengthof(sealed); slot++)
+		make_seal(sealed[slot], slot);
+	stop_with("sealed pages", RBP_PARTITIONS, RBP_PARTITIONS);
+	save_image();
+	h = saved_header();
+	entries = 0;
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+		entries += h->chunks[i].bytes;
+	is_u64(entries, had_all * (RBP_ENTRY_BYTES + RBP_SEALED_BYTES), "sealed pages: each has its seal with it, and no other slot");
+	ok(start_with_seals() && pages_of(-1) == had_all, "sealed pages: they are there again");
+	is_u64(seals(), had_all, "sealed pages: with their seals");
+
+	/* what is not loaded yet is in the next image */
+	put_image(true);
+	ok(start_with_seals(), "a stop before all is loaded: it goes on");
+	rbp_directory_build(rbp_dir, 1);
+	ok(seals() < had_all, "a stop before all is loaded: seals are loaded with their partitions");
+	remote->deadline = 1;
+	stop_with("a stop before all is loaded", RBP_PARTITIONS, RBP_PARTITIONS);
+	ok(start_with_seals() && pages_of(-1) == had_all && seals() == had_all, "a stop before all is loaded: all are there");
+
+	while (h->chunks[part].bytes == 0)
+		part++;
+	saved[chunk_at(h, part) + h->chunks[part].bytes - 1]++;
+	put_image(true);
+	ok(start_with_seals(), "a seal is damaged: it goes on");
+	left = pages_of(-1);
+	ok(left < had_all && seals() == left, "a seal is damaged: nothing is there of its part");
+	saved[chunk_at(h, part) + h->chunks[part].bytes - 1]--;
+
+	put_image(true);
+	rbp_guc_encrypt = RBP_ENCRYPT_OFF;
+	start_cold("encrypt = off", "remote_bp.encrypt is off now");
 }
 
 /*
@@ -1072,6 +1177,7 @@ main(int argc, char **argv)
 	test_many_files();
 	test_refused();
 	test_chunks();
+	test_sealed();
 	test_files();
 	test_damaged(argc > 1 ? (uint32_t) atoi(argv[1]) : 2000,
 				 argc > 2 ? (uint64_t) atoll(argv[2]) : 1);

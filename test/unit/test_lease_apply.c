@@ -2,7 +2,7 @@
  *
  * test_lease_apply.c
  *	  Which regions keep their content when the broker answers: what revs tell,
- *	  where they are not known, and of a lease that has lapsed.
+ *	  where they are not known, and of a lease that has lapsed.  Whether a lease is wanted.
  *
  *-------------------------------------------------------------------------
  */
@@ -190,6 +190,24 @@ test_revs(RbpHeldLease *h)
 	rbp_lease_drop(h);
 }
 
+/* A key that has sealed too many pages is replaced with its lease. */
+static void
+test_key(RbpHeldLease *h)
+{
+	uint64		wanted;
+
+	(void) adopt(h, 0, 0);
+	wanted = rbp_lease_wanted(h);
+	ok(wanted > 0, "%s: a lease is wanted", h->purpose);
+	rbp_remote_shared->leases[h->pool].versions.highest = UINT32_MAX;
+	is_u64(rbp_lease_wanted(h), 0, "%s: not if its key is used up", h->purpose);
+	rbp_lease_drop(h);
+	is_u64(rbp_lease_wanted(h), wanted, "%s: but another one", h->purpose);
+	(void) adopt(h, 0, 0);
+	is_u64(rbp_lease_wanted(h), wanted, "%s: which has another key", h->purpose);
+	rbp_lease_drop(h);
+}
+
 int
 main(void)
 {
@@ -204,7 +222,10 @@ main(void)
 	rbp_remote_shmem_open(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))), false,
 						  extents, owners);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
+	{
 		test_revs(&held[pool]);
+		test_key(&held[pool]);
+	}
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
 }

@@ -2792,7 +2792,7 @@ test_sealed(void)
 	Size		size = TYPEALIGN(4096, rbp_remote_shmem_size(extents));
 	RbpRemoteShared *sh = aligned_alloc(4096, size);
 	RbpPoolLease *lease = &sh->leases[RBP_POOL_BUFFER];
-	RbpPiece	pieces[RBP_REMOTE_PIECES];
+	RbpSealed	sealed;
 	uint8		key[RBP_SEAL_KEY_LEN];
 	uint8	   *at = mock_memory(0, 1, 0, 0);
 	static uint8 was[2][BLCKSZ];
@@ -2802,14 +2802,10 @@ test_sealed(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	memset(sh, 0, size);
 	rbp_remote_shmem_open(sh, false, extents, ops);
-	rbp_remote_pieces(pieces);
-	is_u64(pieces[RBP_REMOTE_PIECES - 1].bytes, RBP_EXTENT_SLOT(BUFFER_EXTENTS) * sizeof(RbpSealed),
-		   "an image may have what is sealed of all slots of the buffer tier");
 	(void) take_lease(RBP_POOL_BUFFER, 1, 0, 1, 1);
 	(void) take_lease(RBP_POOL_TEMP, 2, 1, 1, 1);
 	ok(memcmp(lease->seal_key, sh->leases[RBP_POOL_TEMP].seal_key, sizeof(key)) != 0, "each lease has a key of its own");
-	rbp_remote_pieces(pieces);
-	is_u64(pieces[RBP_REMOTE_PIECES - 1].bytes, 0, "nothing is sealed yet");
+	ok(rbp_remote_sealed_slot(0) == NULL, "nothing is sealed yet");
 	recover(0);
 	recover(1);
 
@@ -2828,8 +2824,7 @@ test_sealed(void)
 		}
 		is_u64((uint64) same, 0, "they are not changed, not there in the clear, and come back");
 	}
-	rbp_remote_pieces(pieces);
-	is_u64(pieces[RBP_REMOTE_PIECES - 1].bytes, 8 * sizeof(RbpSealed), "an image has what is sealed of 8 slots");
+	ok(rbp_remote_sealed_slot(0) == rbp_remote_sealed, "now something is sealed");
 	is_u64(rbp_remote_sealed[0].version, 2, "a slot that was written twice was sealed twice");
 
 	/* what a donor may return instead */
@@ -2847,6 +2842,14 @@ test_sealed(void)
 	is_u64((uint64) read_is(0, pages[0][0]), 0, "the page in the clear: zeros");
 	memcpy(at, was[1], BLCKSZ);
 	is_u64((uint64) read_is(0, pages[0][0]), 1, "the right text: the page");
+	mock_donors[0].scribbles = true;
+	is_u64((uint64) read_is(0, pages[0][0]), 1, "what the donor changes while the page is opened is of no use");
+	memcpy(at, was[1], BLCKSZ);
+	rbp_injection_point = "open-shared";
+	ok(read_is(0, pages[0][0]) != 1, "it would be if the page were opened in the donor's memory");
+	rbp_injection_point = "";
+	mock_donors[0].scribbles = false;
+	memcpy(at, was[1], BLCKSZ);
 
 	/* the other pool, and its key */
 	is_u64(write_run(TEMP_SLOT(0), 1, false), RBP_OK, "a temporary block");
@@ -2856,21 +2859,30 @@ test_sealed(void)
 	is_u64((uint64) read_is(TEMP_SLOT(0), pages[0][0]), 0, "and does not open if it is changed");
 	is_u64(seal_failures(RBP_COUNT_SPILL_SEAL_FAILURES, TEMP_SLOT(0)), 1, "which is counted as such");
 
-	/* a slot that is used up, amid others */
-	rbp_remote_sealed[3].version = UINT32_MAX;
+	/* many batches at once, several times: the memory of each is used again */
+	for (int round = 0; round < 3; round++)
 	{
-		RbpRemoteIo ios[8];
+		RbpRemoteIo ios[5][RBP_MAX_BATCH];
+		RbpRemoteBatch *batches[5];
 
-		run_of(ios, 0, 8, pages[0]);
-		rbp_remote_write(ios, 8, mock_now, mock_now + mock_io_timeout_ns);
-		ok(ios[3].status == RBP_CANCELED && all_are(ios, 3, RBP_OK) && all_are(ios + 4, 4, RBP_OK),
-		   "a used-up slot is not written, the others are");
+		for (int b = 0; b < 5; b++)
+		{
+			for (int i = 0; i < RBP_MAX_BATCH; i++)
+				fill(pages[b][i], round + b * 40 + i);
+			run_of(ios[b], TEMP_SLOT(b * RBP_MAX_BATCH), RBP_MAX_BATCH, pages[b]);
+			batches[b] = begin(ios[b], RBP_MAX_BATCH, true, 0);
+		}
 		same = 0;
-		for (int i = 0; i < 8; i++)
-			same += read_is((uint32) i, pages[0][i]) == 1;
-		is_u64((uint64) same, 7, "and come back");
+		for (int b = 0; b < 5; b++)
+		{
+			end(batches[b]);
+			for (int i = 0; i < RBP_MAX_BATCH; i++)
+				same += read_is(TEMP_SLOT(b * RBP_MAX_BATCH + i), pages[b][i]) == 1;
+		}
+		is_u64((uint64) same, 5 * RBP_MAX_BATCH, "batches at the same time do not disturb each other");
 	}
-	rbp_remote_sealed[3].version = 9;
+	for (int i = 0; i < 8; i++)
+		fill(pages[0][i], i);
 
 	/* over memory of this machine */
 	mock_donors[0].local = true;
@@ -2882,11 +2894,18 @@ test_sealed(void)
 	rbp_guc_connect_settings_version++;
 	is_u64((uint64) read_is(0, pages[0][0]), 1, "over a network it comes as it is");
 	is_u64(seal_failures(RBP_COUNT_SEAL_FAILURES, 0), 0, "and if it were wrong, that would be no failure of a seal");
+	mock_donors[0].same_host = true;
+	rbp_guc_connect_settings_version++;
+	is_u64(write_run(0, 1, true), RBP_OK, "a page over a network, to this host");
+	ok(memcmp(at, pages[0][0], BLCKSZ) == 0, "is in the clear, too");
+	mock_donors[0].same_host = false;
 	mock_donors[0].local = true;
 	rbp_guc_connect_settings_version++;
 	rbp_guc_encrypt = RBP_ENCRYPT_ON;
+	mock_donors[0].same_host = true;
 	is_u64(write_run(0, 1, true), RBP_OK, "a page over a local transport");
 	ok(memcmp(at, pages[0][0], BLCKSZ / 8) != 0 && read_is(0, pages[0][0]) == 1, "is sealed, under on");
+	mock_donors[0].same_host = false;
 	rbp_guc_encrypt = RBP_ENCRYPT_AUTO;
 	mock_donors[0].local = false;
 	rbp_guc_connect_settings_version++;
@@ -2904,15 +2923,42 @@ test_sealed(void)
 	is_u64(write_run(TEMP_SLOT(1), 1, true), RBP_OK, "another one over a network");
 	is_u64((uint64) read_is(TEMP_SLOT(0), pages[0][0]), 1, "what was sealed in the first one's slot before the crash is forgotten");
 
+	/* an image has that of slots with pages alone */
+	rbp_remote_sealed[5].version = lease->versions.highest = 50;
+	sealed = rbp_remote_sealed[0];
+	memset(rbp_remote_sealed, 0, RBP_EXTENT_SLOT(BUFFER_EXTENTS) * sizeof(RbpSealed));
+	rbp_remote_shmem_open(sh, true, extents, ops);
+	ok(rbp_remote_sealed_slot(RBP_EXTENT_SLOT(BUFFER_EXTENTS)) == NULL, "there are no slots beyond the last");
+	memcpy(rbp_remote_sealed_slot(0), &sealed, sizeof(sealed));
+	is_u64((uint64) read_is(0, pages[0][0]), 1, "after a start from an image a page comes back");
+	is_u64(write_run(0, 8, true), RBP_OK, "pages are written");
+	is_u64(rbp_remote_sealed[0].version, 51, "with versions above all of before");
+	is_u64(rbp_remote_sealed[5].version, 51, "also where nobody knows the slot's own any more");
+
 	/* another lease */
 	rbp_remote_clear_lease(RBP_POOL_BUFFER);
-	memset(was[0], 0, BLCKSZ);
-	ok(memcmp(lease->seal_key, was[0], sizeof(key)) == 0, "the key goes with the lease");
 	(void) take_lease(RBP_POOL_BUFFER, 3, 0, 1, 1);
-	ok(memcmp(lease->seal_key, was[0], sizeof(key)) != 0 && memcmp(lease->seal_key, key, sizeof(key)) != 0, "the next one has another");
-	ok(rbp_remote_sealed[1].version > 0, "versions go on");
+	ok(memcmp(lease->seal_key, key, sizeof(key)) != 0, "another lease has another key");
+	is_u64(rbp_remote_sealed[1].version, 51, "versions go on");
 	ok(round_trip(1, 4, 0), "with it pages are written and read");
-	explicit_bzero(lease->seal_key, sizeof(key));
+
+	/* versions run out */
+	ok(!rbp_remote_key_used_up(RBP_POOL_BUFFER), "there are versions left");
+	rbp_remote_sealed[2].version = UINT32_MAX / 2;
+	is_u64(write_run(1, 4, true), RBP_OK, "a slot uses half of them");
+	ok(rbp_remote_key_used_up(RBP_POOL_BUFFER) && !rbp_remote_key_used_up(RBP_POOL_TEMP), "so that there is to be another lease");
+	rbp_remote_sealed[2].version = UINT32_MAX;
+	is_u64(write_run(2, 1, true), RBP_CANCELED, "a slot that has none left is not written");
+	memcpy(key, lease->seal_key, sizeof(key));
+	sealed = rbp_remote_sealed[RBP_EXTENT_SLOT(BUFFER_EXTENTS)];
+	(void) take_lease(RBP_POOL_BUFFER, 1, 0, 1, 1);
+	ok(memcmp(lease->seal_key, key, sizeof(key)) != 0 && !rbp_remote_key_used_up(RBP_POOL_BUFFER),
+	   "the next lease has another key, and all versions");
+	is_u64(write_run(1, 4, true), RBP_OK, "the slot is written");
+	is_u64(rbp_remote_sealed[2].version, 1, "with the first one");
+	ok(memcmp(&sealed, &rbp_remote_sealed[RBP_EXTENT_SLOT(BUFFER_EXTENTS)], sizeof(sealed)) == 0, "slots of the other pool are not touched");
+
+	memset(lease->seal_key, 0, sizeof(key));
 	rbp_link_make_stale(&lease->serial);
 	is_u64(write_run(1, 4, true), RBP_CANCELED, "without a key nothing is written");
 	is_u64((uint64) read_is(1, pages[0][0]), 0, "nor opened");

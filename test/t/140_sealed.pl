@@ -66,12 +66,13 @@ sub flip_bits
 
 sub start_node
 {
-	my ($name, $transport, $encrypt) = @_;
+	my ($name, $transport, $encrypt, %opt) = @_;
 	my $node = kept_cluster(
 		$name,
 		broker => $broker,
 		transport => $transport,
 		tier => '64MB',
+		%opt,
 		conf => <<"CONF");
 remote_bp.encrypt = '$encrypt'
 remote_bp.temp_tier_max_size = 16MB
@@ -105,7 +106,17 @@ sub works
 	return;
 }
 
-for my $way ([ 'tcp', 'auto' ], [ 'shm', 'on' ])
+# A donor on another machine: with faults, in a test build, no connection is known to lead to this one.
+{
+	need_test_build();
+	set_faults();
+	my $node = start_node('elsewhere', 'tcp', 'auto', test_build => 1, warm_restart => 'crash');
+	works($node, 'auto, elsewhere');
+	is(known_strings(), 0, "auto, elsewhere: no string is in the donor's memory");
+	$node->stop;
+}
+
+for my $way ([ 'tcp', 'on' ], [ 'shm', 'on' ])
 {
 	my ($transport, $encrypt) = @$way;
 	my $name = "$transport, $encrypt";
@@ -167,6 +178,13 @@ for my $way ([ 'tcp', 'auto' ], [ 'shm', 'on' ])
 	$node->append_conf('postgresql.conf', 'remote_bp.warm_restart = crash');
 	$node->restart;
 	$node->stop;
+}
+
+# A donor at an address of this machine
+{
+	my $node = start_node('here', 'tcp', 'auto');
+	works($node, 'auto, here');
+	cmp_ok(known_strings(), '>', 0.5 * $KNOWN, "auto, here: strings are in the donor's memory");
 }
 
 done_testing();
