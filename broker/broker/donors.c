@@ -309,7 +309,7 @@ apply_news(int64_t donor, const json_t *body)
 /* The answer to a heartbeat: all that the donor has to serve. */
 static const char *const desired_state =
 "SELECT json_object('revision', revision, 'leases',"
-"  (SELECT json_group_array(json_object('lease', l.id, 'secret', secret, 'client', client,"
+"  (SELECT json_group_array(json_object('lease', l.id, 'key', donor_key(secret, d.id), 'client', client,"
 "    'ttl_ms', max(ends - now_ms(), 0), 'regions',"
 "     (SELECT json_group_array(number) FROM region r WHERE r.lease = l.key AND r.donor = h.donor)))"
 "   FROM holding h JOIN lease_now l ON l.key = h.lease WHERE h.donor = d.key),"

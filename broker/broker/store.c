@@ -18,6 +18,8 @@
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
 #include "common/clock.h"
+#include "common/hmac.h"
+#include "common/text.h"
 
 #include <sqlite3.h>
 #include <stdio.h>
@@ -243,6 +245,24 @@ sql_now_ms(sqlite3_context *context, int argc, sqlite3_value **argv)
 	sqlite3_result_int64(context, now);
 }
 
+/* donor_key(SECRET, DONOR), in hex digits: see rbp_donor_key(). */
+static void
+sql_donor_key(sqlite3_context *context, int argc, sqlite3_value **argv)
+{
+	unsigned char secret[RBP_SECRET_LEN];
+	unsigned char key[RBP_SECRET_LEN];
+	char		text[2 * RBP_SECRET_LEN + 1];
+
+	if (!rbp_hex_decode((const char *) sqlite3_value_text(argv[0]), secret, sizeof(secret)) ||
+		!rbp_donor_key(secret, (const char *) sqlite3_value_text(argv[1]), key))
+		return sqlite3_result_error(context, "a lease's secret is damaged", -1);
+	rbp_hex_encode(key, sizeof(key), text);
+	sqlite3_result_text(context, text, -1, SQLITE_TRANSIENT);
+	explicit_bzero(secret, sizeof(secret));
+	explicit_bzero(key, sizeof(key));
+	explicit_bzero(text, sizeof(text));
+}
+
 /* A commit went to the disk. */
 static int
 on_wal(void *arg, sqlite3 *handle, const char *name, int pages)
@@ -374,6 +394,7 @@ broker_store_open(const char *path)
 	exec_or_die("PRAGMA cache_spill = OFF");	/* only commits write */
 	now = rbp_mono_ms();
 	sqlite3_create_function(db, "now_ms", 0, SQLITE_UTF8, NULL, sql_now_ms, NULL, NULL);
+	sqlite3_create_function(db, "donor_key", 2, SQLITE_UTF8, NULL, sql_donor_key, NULL, NULL);
 	sqlite3_wal_hook(db, on_wal, NULL);
 
 	/* takes the lock now rather than at the first change */

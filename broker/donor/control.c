@@ -123,7 +123,7 @@ typedef struct DesiredLease
 	const char *id;				/* points into the JSON */
 	const char *client;			/* likewise; the id, if the broker does not
 								 * tell */
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	json_int_t	ttl_ms;
 	const json_t *regions;		/* likewise; their numbers */
 } DesiredLease;
@@ -139,18 +139,18 @@ is_region(const json_t *number)
 static bool
 parse_desired_lease(const json_t *lease, DesiredLease *desired)
 {
-	const char *secret;
+	const char *key;
 	const json_t *region;
 	size_t		i;
 
 	desired->client = NULL;
 	if (json_unpack((json_t *) lease, "{s:s, s:s, s:I, s:o, s?s}", "lease", &desired->id,
-					"secret", &secret, "ttl_ms", &desired->ttl_ms, "regions", &desired->regions,
+					"key", &key, "ttl_ms", &desired->ttl_ms, "regions", &desired->regions,
 					"client", &desired->client) != 0 ||
 		!rbp_valid_id(desired->id, RBP_LEASE_ID_LEN) ||
 		desired->ttl_ms < 0 || desired->ttl_ms > MAX_TTL_MS ||
 		!json_is_array(desired->regions) ||
-		!rbp_hex_decode(secret, desired->secret, sizeof(desired->secret)))
+		!rbp_hex_decode(key, desired->key, sizeof(desired->key)))
 		return false;
 	if (desired->client == NULL)
 		desired->client = desired->id;
@@ -179,7 +179,7 @@ check_desired_state(const json_t *reply)
 	{
 		valid = valid && parse_desired_lease(lease, &desired);
 	}
-	explicit_bzero(desired.secret, sizeof(desired.secret));
+	explicit_bzero(desired.key, sizeof(desired.key));
 	return valid;
 }
 
@@ -201,8 +201,8 @@ apply_lease(const json_t *lease, int64_t now)
 	{
 		regions[n++] = (uint32_t) json_integer_value(region);
 	}
-	donor_apply_lease(desired.id, desired.client, desired.secret, now + desired.ttl_ms * 1000000, regions, n);
-	explicit_bzero(desired.secret, sizeof(desired.secret));
+	donor_apply_lease(desired.id, desired.client, desired.key, now + desired.ttl_ms * 1000000, regions, n);
+	explicit_bzero(desired.key, sizeof(desired.key));
 	free(regions);
 }
 

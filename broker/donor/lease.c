@@ -80,7 +80,7 @@ donor_lease_unref(RbpDonorLease *lease)
 {
 	if (lease != NULL && atomic_fetch_sub(&lease->refs, 1) == 1)
 	{
-		explicit_bzero(lease->secret, sizeof(lease->secret));
+		explicit_bzero(lease->key, sizeof(lease->key));
 		free(lease);
 	}
 }
@@ -105,7 +105,7 @@ lookup(const uint8_t digest[RBP_VERBS_DIGEST_LEN])
 
 /* Enter a lease into the table. */
 static RbpDonorLease *
-add_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
+add_lease(const char *id, const uint8_t key[RBP_SECRET_LEN],
 		  const uint8_t digest[RBP_VERBS_DIGEST_LEN])
 {
 	RbpDonorLease *lease = calloc(1, sizeof(*lease));
@@ -113,7 +113,7 @@ add_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
 	if (lease == NULL)
 		rbp_die("out of memory");
 	strncpy(lease->id, id, sizeof(lease->id) - 1);
-	memcpy(lease->secret, secret, RBP_SECRET_LEN);
+	memcpy(lease->key, key, RBP_SECRET_LEN);
 	memcpy(lease->digest, digest, RBP_VERBS_DIGEST_LEN);
 	atomic_store(&lease->refs, 1);
 	if (tsearch(lease, &leases_by_digest, compare_digests) == NULL)
@@ -158,17 +158,17 @@ donor_lease_find(const char *id)
 }
 
 unsigned int
-donor_lease_secret(RbpDonorLease *lease, uint8_t secret[RBP_SECRET_LEN])
+donor_lease_key(RbpDonorLease *lease, uint8_t key[RBP_SECRET_LEN])
 {
 	unsigned int number = 0;
 
 	/* in both cases, so that they take the same time */
-	rbp_random_bytes(secret, RBP_SECRET_LEN);
+	rbp_random_bytes(key, RBP_SECRET_LEN);
 	pthread_mutex_lock(&donor_lock);
 	if (lease != NULL)
 	{
-		memcpy(secret, lease->secret, RBP_SECRET_LEN);
-		number = atomic_load(&lease->secret_number);
+		memcpy(key, lease->key, RBP_SECRET_LEN);
+		number = atomic_load(&lease->key_number);
 	}
 	pthread_mutex_unlock(&donor_lock);
 	return number;
@@ -310,7 +310,7 @@ donor_apply_begin(void)
 
 void
 donor_apply_lease(const char *id, const char *client,
-				  const uint8_t secret[RBP_SECRET_LEN], int64_t deadline_ns,
+				  const uint8_t key[RBP_SECRET_LEN], int64_t deadline_ns,
 				  const uint32_t *regions, uint32_t nregions)
 {
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
@@ -321,13 +321,13 @@ donor_apply_lease(const char *id, const char *client,
 	pthread_mutex_lock(&donor_lock);
 	lease = lookup(digest);
 	if (lease == NULL)
-		lease = add_lease(id, secret, digest);
+		lease = add_lease(id, key, digest);
 	snprintf(lease->client, sizeof(lease->client), "%s", client);
-	if (memcmp(lease->secret, secret, RBP_SECRET_LEN) != 0)
+	if (memcmp(lease->key, key, RBP_SECRET_LEN) != 0)
 	{
-		/* it keeps its regions: donor_lease_has_secret() ends connections */
-		memcpy(lease->secret, secret, RBP_SECRET_LEN);
-		atomic_fetch_add(&lease->secret_number, 1);
+		/* it keeps its regions: donor_lease_has_key() ends connections */
+		memcpy(lease->key, key, RBP_SECRET_LEN);
+		atomic_fetch_add(&lease->key_number, 1);
 	}
 	lease->listed = true;
 	if (!atomic_load(&lease->ended))

@@ -45,8 +45,8 @@
 struct RbpDonorLease
 {
 	char		id[RBP_LEASE_ID_LEN];
-	uint8_t		secret[RBP_SECRET_LEN]; /* under donor_lock */
-	atomic_uint secret_number;	/* of the secrets that it has had */
+	uint8_t		key[RBP_SECRET_LEN];	/* under donor_lock */
+	atomic_uint key_number;		/* of the keys that it has had */
 	atomic_llong deadline_ns;	/* CLOCK_BOOTTIME, which advances while the
 								 * machine is suspended, as the broker's time
 								 * does */
@@ -103,16 +103,16 @@ extern RbpDonorLease *donor_lease_find_digest(const uint8_t digest[RBP_VERBS_DIG
 extern void donor_lease_unref(RbpDonorLease *lease);
 
 /*
- * The secret that a client has to prove to know, and its number.  For a lease that is
+ * The key that a client has to prove to know, and its number.  For a lease that is
  * not known (NULL), one that nobody knows.
  */
-extern unsigned int donor_lease_secret(RbpDonorLease *lease, uint8_t secret[RBP_SECRET_LEN]);
+extern unsigned int donor_lease_key(RbpDonorLease *lease, uint8_t key[RBP_SECRET_LEN]);
 
-/* Is the secret of that number still the lease's?  Else connections proven by it end. */
+/* Is the key of that number still the lease's?  Else connections proven by it end. */
 static inline bool
-donor_lease_has_secret(RbpDonorLease *lease, unsigned int secret_number)
+donor_lease_has_key(RbpDonorLease *lease, unsigned int key_number)
 {
-	return atomic_load(&lease->secret_number) == secret_number;
+	return atomic_load(&lease->key_number) == key_number;
 }
 
 /* Who has connections, over all transports, with one lease or several; under donor_lock */
@@ -150,7 +150,7 @@ extern void donor_region_leave(RbpDonorRegion *region);
  */
 extern void donor_apply_begin(void);
 extern void donor_apply_lease(const char *id, const char *client,
-							  const uint8_t secret[RBP_SECRET_LEN],
+							  const uint8_t key[RBP_SECRET_LEN],
 							  int64_t deadline_ns,
 							  const uint32_t *regions, uint32_t nregions);
 extern void donor_apply_end(void);

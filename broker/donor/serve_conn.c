@@ -156,7 +156,7 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 }
 
 /*
- * Check a proof that the client knows the lease's secret, and take one of the
+ * Check a proof that the client knows the lease's key, and take one of the
  * lease's connections.  Returns the status for the answer; RBP_WIRE_OK: the
  * connection has its lease now.
  */
@@ -166,17 +166,17 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 	char		text[DONOR_LEASE_TEXT_LEN];
 	char		why[sizeof(text) + sizeof(DONOR_CLIENT_IS_FULL)];
 	uint8_t		ours[RBP_MAC_LEN];
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	uint16_t	status = RBP_WIRE_DENIED;
 	RbpDonorLease *lease;
 	bool		proven;
 
-	/* an unknown lease fails like a wrong secret, after the same time */
+	/* an unknown lease fails like a wrong key, after the same time */
 	lease = donor_lease_find(conn->lease_id);
-	conn->secret_number = donor_lease_secret(lease, secret);
-	proven = rbp_handshake_mac(secret, conn->nonce, conn->lease_id, ours) &&
+	conn->key_number = donor_lease_key(lease, key);
+	proven = rbp_handshake_mac(key, conn->nonce, conn->lease_id, ours) &&
 		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL;
-	explicit_bzero(secret, sizeof(secret));
+	explicit_bzero(key, sizeof(key));
 	if (!proven)
 	{
 		/* a lease that has just ended deserves no warning */
@@ -467,8 +467,8 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 	bool		any = false;
 	size_t		received = 0;
 
-	/* Requests that came after another secret are not served. */
-	if (conn->lease != NULL && !donor_lease_has_secret(conn->lease, conn->secret_number))
+	/* Requests that came after another key are not served. */
+	if (conn->lease != NULL && !donor_lease_has_key(conn->lease, conn->key_number))
 		goto gone;
 	for (int round = 0; round < ROUNDS && received < TURN_BYTES; round++)
 	{

@@ -69,7 +69,7 @@ typedef struct RbpDonorConn
 								 * the last traffic */
 	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
 	RbpDonorClient *client;		/* likewise */
-	unsigned int secret_number; /* of the secret that it was proven by */
+	unsigned int key_number; /* of the key that it was proven by */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];
 	uint32_t	events;			/* registered with epoll */

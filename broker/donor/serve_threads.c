@@ -206,7 +206,7 @@ accept_conns(const RbpDonorConn *listener)
 
 /*
  * Close connections whose handshake takes too long, or whose lease has long
- * ended, or has another secret.
+ * ended, or has another key.
  */
 static void
 sweep(RbpDonorThread *t, int64_t now)
@@ -230,7 +230,7 @@ sweep(RbpDonorThread *t, int64_t now)
 				donor_serve_close(conn);
 			}
 		}
-		else if (!donor_lease_has_secret(conn->lease, conn->secret_number) ||
+		else if (!donor_lease_has_key(conn->lease, conn->key_number) ||
 				 (now - conn->active_at > ENDED_IDLE_NS &&
 				  (atomic_load(&conn->lease->ended) ||
 				   now >= atomic_load(&conn->lease->deadline_ns))))

@@ -127,23 +127,23 @@ still_waits(struct rdma_cm_id *id)
 }
 
 /*
- * The lease whose secret the client has proved to know, with a reference for
- * the caller, and the secret's number; NULL if it has not.  An unknown lease
- * fails like a wrong secret, after the same time.
+ * The lease whose key the client has proved to know, with a reference for
+ * the caller, and the key's number; NULL if it has not.  An unknown lease
+ * fails like a wrong key, after the same time.
  */
 static RbpDonorLease *
 authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
-			 uint32_t qpn, unsigned int *secret_number)
+			 uint32_t qpn, unsigned int *key_number)
 {
 	RbpDonorLease *lease = donor_lease_find_digest(hello->digest);
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	uint8_t		ours[RBP_VERBS_MAC_LEN];
 	bool		proven;
 
-	*secret_number = donor_lease_secret(lease, secret);
-	proven = rbp_verbs_mac(secret, hello->nonce, hello->digest, client, qpn, ours) &&
+	*key_number = donor_lease_key(lease, key);
+	proven = rbp_verbs_mac(key, hello->nonce, hello->digest, client, qpn, ours) &&
 		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0;
-	explicit_bzero(secret, sizeof(secret));
+	explicit_bzero(key, sizeof(key));
 	if (proven && lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
 		return lease;
 	donor_lease_unref(lease);
@@ -194,7 +194,7 @@ make_queue_pair(RbpDonorVerbsConn *conn)
  * fails.
  */
 static RbpDonorVerbsConn *
-make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain, unsigned int secret_number)
+make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain, unsigned int key_number)
 {
 	RbpDonorVerbsConn *conn = calloc(1, sizeof(*conn));
 
@@ -205,7 +205,7 @@ make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain, unsigned int secre
 	}
 	conn->id = id;
 	conn->domain = domain;
-	conn->secret_number = secret_number;
+	conn->key_number = key_number;
 	conn->since = conn->probed_at = rbp_boottime_ns();
 	if (make_queue_pair(conn))
 		return conn;
@@ -218,7 +218,7 @@ make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain, unsigned int secre
  * returns false and leaves the id to the caller.
  */
 static bool
-accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int secret_number, uint8_t reads)
+accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int key_number, uint8_t reads)
 {
 	RbpDonorLeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
 	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
@@ -243,7 +243,7 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int secret_n
 		log_refusal(id, RBP_LOG_WARNING, why);
 		return false;
 	}
-	conn = make_conn(id, domain, secret_number);
+	conn = make_conn(id, domain, key_number);
 	if (conn == NULL)
 	{
 		donor_lease_disconnect(client);
@@ -285,7 +285,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	const char *why = NULL;
 	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
-	unsigned int secret_number;
+	unsigned int key_number;
 
 	if (!still_waits(id))
 	{
@@ -311,7 +311,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		why = "there are too many connections";
 		status = RBP_WIRE_BUSY;
 	}
-	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn, &secret_number)) == NULL)
+	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn, &key_number)) == NULL)
 	{
 		/* mostly a lease that has just ended */
 		why = "there is no such lease, or no more, or its proof is wrong";
@@ -324,7 +324,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		status = RBP_WIRE_BUSY;
 		atomic_fetch_add(&denied, 1);
 	}
-	else if (accept_client(id, lease, secret_number, reads))
+	else if (accept_client(id, lease, key_number, reads))
 		return;
 	else
 		status = RBP_WIRE_BUSY;
@@ -345,7 +345,7 @@ is_over(RbpDonorVerbsConn *conn, int64_t now)
 		domain->ended_at = now;
 	if (domain->ended_at != 0 && now - domain->ended_at > ENDED_IDLE_NS)
 		return true;
-	if (!donor_lease_has_secret(domain->lease, conn->secret_number))
+	if (!donor_lease_has_key(domain->lease, conn->key_number))
 		return true;
 	if (conn->broken_at != 0)
 		return now - conn->broken_at > BROKEN_NS;

@@ -91,13 +91,8 @@ extern bool rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
 						  const struct sockaddr *client, uint32_t qpn,
 						  uint8_t mac[RBP_VERBS_MAC_LEN]);
 
-/* HMAC-SHA256 with a lease's secret.  Returns false if libcrypto fails. */
-extern bool rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN],
-						   const uint8_t *input, size_t len,
-						   uint8_t mac[RBP_MAC_LEN]);
-
 /*
- * The proof in the handshake over a socket: rbp_secret_mac() over the magic,
+ * The proof in the handshake over a socket: rbp_hmac() over the magic,
  * the nonce and the lease's id.
  */
 extern bool rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],

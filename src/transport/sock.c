@@ -7,6 +7,7 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/hmac.h"
 #include "common/spin.h"
 #include "common/status.h"
 #include "transport/peer.h"
@@ -219,12 +220,14 @@ rbp_sock_close(RbpSock *sock)
 
 RbpStatus
 rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
-			   const RbpCredentials *cred)
+			   const char *donor, const RbpCredentials *cred)
 {
 	RbpStatus	status;
 
 	memset(sock, 0, sizeof(*sock));
 	sock->cred = *cred;
+	if (!rbp_donor_key(cred->secret, donor, sock->cred.secret))
+		return RBP_NOMEM;
 
 	sock->fd = socket(addr->sa_family,
 					  SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -34,7 +34,7 @@ typedef struct RbpSock
 	int			fd;				/* non-blocking, close-on-exec; -1: none */
 	RbpSockState state;
 	RbpStatus	failure;		/* reason for RBP_SOCK_FAILED */
-	RbpCredentials cred;
+	RbpCredentials cred;		/* with the donor's key as secret */
 	uint8_t		rx[RBP_HANDSHAKE_MAX];	/* a handshake message, possibly
 										 * incomplete */
 	size_t		rx_have;
@@ -43,11 +43,12 @@ typedef struct RbpSock
 } RbpSock;
 
 /*
- * Start to connect to an address.  Never waits.  On failure the socket is
- * closed.
+ * Start to connect to that donor, at an address.  Never waits.  On failure the
+ * socket is closed.
  */
 extern RbpStatus rbp_sock_start(RbpSock *sock, const struct sockaddr *addr,
-								socklen_t addrlen, const RbpCredentials *cred);
+								socklen_t addrlen, const char *donor,
+								const RbpCredentials *cred);
 
 /* See connect_wait() in transport.h. */
 extern RbpStatus rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns);

@@ -47,7 +47,10 @@ typedef struct RbpEndpoint
 	uint16_t	rdma_port;		/* verbs: in the port space RDMA_PS_TCP */
 } RbpEndpoint;
 
-/* Credentials of a lease.  The secret is never sent over the network. */
+/*
+ * Credentials of a lease.  A donor does not get the secret, but a key that is
+ * derived from it: see rbp_donor_key().
+ */
 typedef struct RbpCredentials
 {
 	char		lease[RBP_LEASE_ID_LEN];

@@ -22,6 +22,7 @@
 #ifndef RBP_WIRE_H
 #define RBP_WIRE_H
 
+#include "common/hmac.h"
 #include "common/limits.h"
 
 #include <stdbool.h>
@@ -36,7 +37,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 			   "numbers are sent as they are in memory");
 
 #define RBP_NONCE_LEN		32
-#define RBP_MAC_LEN			32
 
 #define RBP_PREFIX_SIZE		8
 #define RBP_HELLO_SIZE		64

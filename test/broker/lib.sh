@@ -168,6 +168,9 @@ lease()
     secret=$(get .secret)
 }
 
+# donor_key DONOR: what it is told instead of the secret
+donor_key() { perl -MDigest::SHA=hmac_sha256_hex -e 'print hmac_sha256_hex("remote_bp donor $ARGV[0]", pack("H*", $ARGV[1]))' "$1" "$secret"; }
+
 # renew [MORE-MEMBERS]: the lease of id and secret
 renew()
 {

@@ -74,10 +74,12 @@ void
 raw_hello(const Raw *raw, const Lease *lease, uint8_t message[RBP_VERBS_HELLO_SIZE])
 {
 	RbpWireVerbsHello hello = {.version = RBP_WIRE_VERSION};
+	uint8_t		key[RBP_SECRET_LEN];
 
 	if (getrandom(hello.nonce, sizeof(hello.nonce), 0) != sizeof(hello.nonce) ||
 		!rbp_verbs_lease_digest(lease->cred.lease, hello.digest) ||
-		!rbp_verbs_mac(lease->cred.secret, hello.nonce, hello.digest,
+		!rbp_donor_key(lease->cred.secret, lease->ep.donor, key) ||
+		!rbp_verbs_mac(key, hello.nonce, hello.digest,
 					   rdma_get_local_addr(raw->id), raw->id->qp->qp_num, hello.mac))
 		bail_out("no proof");
 	rbp_wire_put_verbs_hello(message, &hello);

@@ -1293,6 +1293,7 @@ test_bad_peers(void)
 	RbpConn    *conn;
 	uint8_t		buf[RBP_HANDSHAKE_MAX + 65536];
 	uint8_t		nonce[RBP_NONCE_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	uint8_t		mac[RBP_MAC_LEN];
 	RbpWireRequest req = {.prefix.op = RBP_OP_READ,.len = REGION_SIZE};
 	int			fd;
@@ -1324,7 +1325,8 @@ test_bad_peers(void)
 	(void) !send(hog, buf, RBP_HELLO_SIZE, MSG_NOSIGNAL);
 	if (recv(hog, buf, RBP_CHALLENGE_SIZE, MSG_WAITALL) != RBP_CHALLENGE_SIZE ||
 		!rbp_wire_get_proof(buf, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, nonce) ||
-		!rbp_handshake_mac(lease.cred.secret, nonce, lease.cred.lease, mac))
+		!rbp_donor_key(lease.cred.secret, lease.ep.donor, key) ||
+		!rbp_handshake_mac(key, nonce, lease.cred.lease, mac))
 		bail_out("no challenge");
 	rbp_wire_put_proof(buf, RBP_OP_AUTH, mac);
 	(void) !send(hog, buf, RBP_AUTH_SIZE, MSG_NOSIGNAL);

@@ -99,10 +99,10 @@ sub Played::url { return $_[0]->{url} }
 sub desired
 {
 	my ($leases) = @_;
-	my $secret = '00' x 32;
+	my $key = '00' x 32;
 	my $drain = $leases > 0 ? 'false' : 'true';
 	return qq({"revision": 1, "dirty": [], "drain": $drain, "leases": [)
-	  . join(',', map { qq({"lease": "lease-$_", "secret": "$secret", "ttl_ms": 30000, "regions": []}) } 1 .. $leases) . ']}';
+	  . join(',', map { qq({"lease": "lease-$_", "key": "$key", "ttl_ms": 30000, "regions": []}) } 1 .. $leases) . ']}';
 }
 
 my $played = bless({ url => play_broker(answer('donor', desired(50_000))) }, 'Played');

@@ -75,7 +75,7 @@ wrong(const char *fmt,...)
 static uint8_t
 stamp_of(const RbpDonorLease *lease)
 {
-	return lease->secret[0];
+	return lease->key[0];
 }
 
 static void
@@ -337,16 +337,16 @@ static void
 name_lease(uint32_t number, int64_t ns_from_now, uint32_t mask)
 {
 	char		id[RBP_LEASE_ID_LEN];
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	uint32_t	regions[NREGIONS];
 	uint32_t	n = 0;
 
 	snprintf(id, sizeof(id), "lease-%u", number);
-	memset(secret, (int) (number & 0xff), sizeof(secret));
+	memset(key, (int) (number & 0xff), sizeof(key));
 	for (uint32_t i = 0; i < NREGIONS; i++)
 		if (mask & 1u << i)
 			regions[n++] = i;
-	donor_apply_lease(id, id, secret, rbp_boottime_ns() + ns_from_now, regions, n);
+	donor_apply_lease(id, id, key, rbp_boottime_ns() + ns_from_now, regions, n);
 }
 
 /* As a heartbeat: tell what ended, so that it is forgotten. */
@@ -450,12 +450,12 @@ test_grants(void)
 	settle("grants");
 }
 
-/* Another secret ends connections, and nothing else. */
+/* Another key ends connections, and nothing else. */
 static void
-test_secret(void)
+test_key(void)
 {
 	const uint32_t regions[] = {0, 1};
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	uint8_t		now[RBP_SECRET_LEN];
 	uint32_t	grants;
 	uint32_t	revokes;
@@ -468,27 +468,27 @@ test_secret(void)
 	grants = atomic_load(&ngrants);
 	revokes = atomic_load(&nrevokes);
 	lease = donor_lease_find("lease-30");
-	number = donor_lease_secret(lease, secret);
+	number = donor_lease_key(lease, key);
 	for (int i = 0; i < 3; i++)
 	{
 		/* the first byte is the stamp of its key */
 		if (i == 1)
-			secret[1] ^= 1;
+			key[1] ^= 1;
 		donor_apply_begin();
-		donor_apply_lease("lease-30", "c", secret, rbp_boottime_ns() + 60 * SECOND, regions, 2);
+		donor_apply_lease("lease-30", "c", key, rbp_boottime_ns() + 60 * SECOND, regions, 2);
 		donor_apply_end();
-		ok(donor_lease_has_secret(lease, number) == (i == 0), "a connection %s by the %s secret",
+		ok(donor_lease_has_key(lease, number) == (i == 0), "a connection %s by the %s key",
 		   i == 0 ? "goes on" : "is over", i == 0 ? "same" : "former");
 	}
-	ok(donor_lease_secret(lease, now) == number + 1 && memcmp(now, secret, sizeof(now)) == 0,
+	ok(donor_lease_key(lease, now) == number + 1 && memcmp(now, key, sizeof(now)) == 0,
 	   "who connects has to prove that he knows the new one");
 	ok(owner_stamp(0) == 30 && owner_stamp(1) == 30, "the lease has its regions");
 	is_u64(atomic_load(&ngrants) - grants + atomic_load(&nrevokes) - revokes, 0,
 		   "which were neither taken nor granted");
 	donor_lease_unref(lease);
-	(void) donor_lease_secret(NULL, now);
-	ok(memcmp(now, secret, sizeof(now)) != 0, "nobody knows the secret of a lease that is not there");
-	settle("secret");
+	(void) donor_lease_key(NULL, now);
+	ok(memcmp(now, key, sizeof(now)) != 0, "nobody knows the key of a lease that is not there");
+	settle("key");
 }
 
 /*
@@ -528,11 +528,11 @@ static void
 test_odd_words(void)
 {
 	uint32_t	beyond[] = {NREGIONS, UINT32_MAX, 5};
-	uint8_t		secret[RBP_SECRET_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 
-	memset(secret, 9, sizeof(secret));
+	memset(key, 9, sizeof(key));
 	donor_apply_begin();
-	donor_apply_lease("lease-9", "c", secret, rbp_boottime_ns() + 60 * SECOND, beyond, 3);
+	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, beyond, 3);
 	donor_apply_end();
 	check_state("beyond");
 	ok(owner_stamp(5) == 9, "regions that we do not have are passed over");
@@ -990,7 +990,7 @@ main(void)
 
 	test_connections();
 	test_grants();
-	test_secret();
+	test_key();
 	test_many_leases();
 	test_odd_words();
 	test_end_while_granted();

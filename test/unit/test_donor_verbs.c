@@ -217,13 +217,16 @@ apply(void)
 	{
 		uint32_t	regions[NREGIONS];
 		uint32_t	n = 0;
+		uint8_t		key[RBP_SECRET_LEN];
 
 		if (!plans[p].live)
 			continue;
 		for (uint32_t i = 0; i < NREGIONS; i++)
 			if (plans[p].mask & 1u << i)
 				regions[n++] = i;
-		donor_apply_lease(plans[p].cred.lease, plans[p].cred.lease, plans[p].cred.secret,
+		if (!rbp_donor_key(plans[p].cred.secret, ep.donor, key))
+			abort();
+		donor_apply_lease(plans[p].cred.lease, plans[p].cred.lease, key,
 						  plans[p].deadline_ns, regions, n);
 	}
 	donor_apply_end();
@@ -406,14 +409,17 @@ raw_free(Raw *raw)
 	free(raw);
 }
 
-/* An honest hello. */
+/* An honest hello to that donor */
 static void
-raw_hello(Raw *raw, const RbpCredentials *cred, RbpWireVerbsHello *hello)
+raw_hello(Raw *raw, const RbpCredentials *cred, const char *donor, RbpWireVerbsHello *hello)
 {
+	uint8_t		key[RBP_SECRET_LEN];
+
 	hello->version = RBP_WIRE_VERSION;
 	memset(hello->nonce, 0x42, sizeof(hello->nonce));
 	if (!rbp_verbs_lease_digest(cred->lease, hello->digest) ||
-		!rbp_verbs_mac(cred->secret, hello->nonce, hello->digest,
+		!rbp_donor_key(cred->secret, donor, key) ||
+		!rbp_verbs_mac(key, hello->nonce, hello->digest,
 					   rdma_get_local_addr(raw->id), raw->id->qp->qp_num, hello->mac))
 		abort();
 }
@@ -449,7 +455,7 @@ raw_asking(const RbpCredentials *cred)
 	Raw		   *raw = raw_new();
 	RbpWireVerbsHello hello;
 
-	raw_hello(raw, cred, &hello);
+	raw_hello(raw, cred, ep.donor, &hello);
 	raw_ask(raw, &hello);
 	return raw;
 }
@@ -707,7 +713,8 @@ test_handshake(void)
 	static const char *const lies[] = {
 		"another secret", "a bit of the MAC", "a bit of the nonce",
 		"a lease that there is not", "another queue pair's hello",
-		"a lease that has ended", "no hello", "half a hello", "nonsense"
+		"a lease that has ended", "no hello", "half a hello", "nonsense",
+		"another donor's key"
 	};
 	Plan	   *plan = plan_new(0x003);
 	Plan	   *ended = plan_new(0x100);
@@ -731,7 +738,7 @@ test_handshake(void)
 			cred.secret[31] ^= 1;
 		else if (lie == 3)
 			strcpy(cred.lease, "lease-0");
-		raw_hello(raw, &cred, &hello);
+		raw_hello(raw, &cred, lie == 9 ? "d2" : ep.donor, &hello);
 		if (lie == 1)
 			hello.mac[RBP_VERBS_MAC_LEN - 1] ^= 0x80;
 		else if (lie == 2)
@@ -760,7 +767,7 @@ test_handshake(void)
 	ok(await(donor_verbs_denied() - refused == sizeof(lies) / sizeof(lies[0])), "all are counted");
 
 	raw = raw_new();
-	raw_hello(raw, &plan->cred, &hello);
+	raw_hello(raw, &plan->cred, ep.donor, &hello);
 	hello.version = RBP_WIRE_VERSION + 1;
 	raw_ask(raw, &hello);
 	ok(raw_next(raw, 5000) == RDMA_CM_EVENT_REJECTED && raw->has_welcome &&
@@ -1262,7 +1269,7 @@ test_failing_calls(const MockCall *calls, size_t ncalls, bool fresh_device)
 				wrong("a device that is gone leaves something");
 			apply_all();
 			raw = raw_new();
-			raw_hello(raw, &plan->cred, &hello);
+			raw_hello(raw, &plan->cred, ep.donor, &hello);
 			mock_fail(calls[i], nth, ENOMEM);
 			raw_ask(raw, &hello);
 			event = raw_next(raw, 5000);
@@ -1532,7 +1539,7 @@ test_turns(void)
 	apply_all();
 	raw = raw_connected(&plan->cred);
 	late = raw_new();
-	raw_hello(late, &plan->cred, &hello);
+	raw_hello(late, &plan->cred, ep.donor, &hello);
 	atomic_store(&mock_hold_create_qp, true);
 	raw_ask(late, &hello);
 	ok(await(atomic_load(&mock_held_create_qp) == 1), "a queue pair takes long");

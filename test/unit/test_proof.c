@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * test_proof.c
- *	  Proofs of a lease's secret, compared with libcrypto's HMAC.
+ *	  Proofs and keys of donors, compared with libcrypto's HMAC.
  *
  *-------------------------------------------------------------------------
  */
-#include "transport/peer.h"
+#include "common/hmac.h"
 
 #include "random.h"
 #include "tap.h"
@@ -43,16 +43,20 @@ main(void)
 		fill(secret, sizeof(secret));
 		fill(input, len);
 		memset(ours, 0, sizeof(ours));
-		if (rbp_secret_mac(secret, input, len, ours) &&
+		if (rbp_hmac(secret, input, len, ours) &&
 			HMAC(EVP_sha256(), secret, sizeof(secret), input, len, theirs, &theirs_len) != NULL &&
 			theirs_len == sizeof(ours) && memcmp(ours, theirs, sizeof(ours)) == 0)
 			same++;
 		memcpy(other, secret, sizeof(other));
 		other[len % sizeof(other)] ^= (uint8_t) (1 << len % 8);
-		if (rbp_secret_mac(other, input, len, theirs) && memcmp(ours, theirs, sizeof(ours)) != 0)
+		if (rbp_hmac(other, input, len, theirs) && memcmp(ours, theirs, sizeof(ours)) != 0)
 			differ++;
 	}
 	is_u64((uint64_t) same, MAX_LEN, "a proof is HMAC-SHA-256 with the secret");
 	is_u64((uint64_t) differ, MAX_LEN, "another secret gives another one");
+
+	ok(rbp_donor_key(secret, "mem1:7001", ours) &&
+	   HMAC(EVP_sha256(), secret, sizeof(secret), (const uint8_t *) "remote_bp donor mem1:7001", 25, theirs, NULL) != NULL &&
+	   memcmp(ours, theirs, sizeof(ours)) == 0, "a donor's key is made of the secret and its id");
 	return done_testing();
 }

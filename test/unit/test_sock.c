@@ -61,12 +61,12 @@ main(void)
 	ok(listener >= 0 && bind(listener, (struct sockaddr *) &addr, len) == 0 &&
 	   listen(listener, 4) == 0, "there is a listener");
 	while (n < CONNECTIONS &&
-		   (status = rbp_sock_start(&socks[n], (struct sockaddr *) &addr, len, &cred)) == RBP_OK)
+		   (status = rbp_sock_start(&socks[n], (struct sockaddr *) &addr, len, "donor", &cred)) == RBP_OK)
 		n++;
 	ok(n > 0, "connections are begun");
 	is_u64(status, RBP_BUSY, "one more than are to be accepted: a shortage");
 	close(listener);
-	is_u64(rbp_sock_start(&socks[CONNECTIONS - 1], (struct sockaddr *) &addr, len, &cred),
+	is_u64(rbp_sock_start(&socks[CONNECTIONS - 1], (struct sockaddr *) &addr, len, "donor", &cred),
 		   RBP_CONNLOST, "nobody listens");
 	for (int i = 0; i < n; i++)
 		rbp_sock_close(&socks[i]);

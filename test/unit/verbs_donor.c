@@ -223,6 +223,7 @@ on_connect(struct rdma_cm_id *id, const struct rdma_conn_param *param)
 {
 	RbpWireVerbsHello hello;
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	uint8_t		key[RBP_SECRET_LEN];
 	uint8_t		mac[RBP_VERBS_MAC_LEN];
 
 	donor.requests++;
@@ -233,7 +234,8 @@ on_connect(struct rdma_cm_id *id, const struct rdma_conn_param *param)
 		hello.version == RBP_WIRE_VERSION &&
 		rbp_verbs_lease_digest(cred.lease, digest) &&
 		memcmp(digest, hello.digest, sizeof(digest)) == 0 &&
-		rbp_verbs_mac(cred.secret, hello.nonce, digest, rdma_get_local_addr(id),
+		rbp_donor_key(cred.secret, ep.donor, key) &&
+		rbp_verbs_mac(key, hello.nonce, digest, rdma_get_local_addr(id),
 					  id->qp->qp_num, mac) &&
 		memcmp(mac, hello.mac, sizeof(mac)) == 0;
 	if (!donor.silent)

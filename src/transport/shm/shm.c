@@ -444,7 +444,7 @@ shm_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 	conn->fd = -1;
 	status = rbp_sock_start(&conn->sock, (struct sockaddr *) &addr,
 							(socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len),
-							cred);
+							ep->donor, cred);
 	if (status != RBP_OK)
 	{
 		free(conn);

@@ -501,7 +501,7 @@ tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 	TAILQ_INIT(&conn->flight);
 	conn->input = malloc(INPUT_SIZE);
 	status = conn->input == NULL ? RBP_NOMEM :
-		rbp_sock_start(&conn->sock, (struct sockaddr *) &addr, addrlen, cred);
+		rbp_sock_start(&conn->sock, (struct sockaddr *) &addr, addrlen, ep->donor, cred);
 	if (status != RBP_OK)
 	{
 		free(conn->input);

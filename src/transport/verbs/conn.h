@@ -106,7 +106,7 @@ typedef struct VerbsConn
 	RbpStatus	failure;		/* of submit() once VERBS_FAILED */
 
 	/* while connecting */
-	RbpCredentials cred;
+	RbpCredentials cred;		/* with the donor's key as secret */
 	struct sockaddr_storage peer;
 	int			tries;			/* ids so far */
 	int64_t		asked_at;		/* when the REQ was sent */

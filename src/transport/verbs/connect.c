@@ -24,6 +24,7 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/hmac.h"
 #include "common/status.h"
 #include "transport/sock.h"
 #include "transport/verbs/conn.h"
@@ -413,6 +414,8 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 	conn->channel = rdma_create_event_channel();
 	if (conn->channel == NULL)
 		status = status_of_errno(errno);
+	else if (!rbp_donor_key(cred->secret, ep->donor, conn->cred.secret))
+		status = RBP_NOMEM;
 	else if (fcntl(conn->channel->fd, F_SETFD, FD_CLOEXEC) != 0 ||
 			 fcntl(conn->channel->fd, F_SETFL, O_NONBLOCK) != 0)
 		status = RBP_NOMEM;

@@ -174,7 +174,12 @@ renew "\"new_secret\":\"$old\""
 [ $(($(date +%s%3N) - start)) -ge 900 ]
 point $? "the answer waits for a donor that does not know it yet"
 beat a ia
-has "of which the donor learns at once" ".revision > $from and .leases[0].secret == \"$old\""
+has "of which the donor learns at once" ".revision > $from"
+secret=$old
+has "what it learns is a key of its own" ".leases[0] | .key == \"$(donor_key a)\" and has(\"secret\") == false"
+secret=$(get '.leases[0].key')
+renew
+is "with that nobody renews the lease" "$status" 403
 kill_broker
 start_broker --donor-timeout 300
 secret=$old
