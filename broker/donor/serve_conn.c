@@ -135,8 +135,7 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 		RbpWireWelcome welcome = {.prefix.status = RBP_WIRE_VERSION_MISMATCH};
 
 		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "it speaks another version of the protocol");
-		rbp_wire_put_welcome(out, &welcome);
-		(void) send_now(conn, out, RBP_WELCOME_SIZE);
+		(void) send_now(conn, out, rbp_wire_put_welcome(out, &welcome));
 		return false;
 	}
 	if (!conn->admitted)
@@ -144,24 +143,23 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 		RbpWireWelcome welcome = {.prefix.status = RBP_WIRE_NOT_ADMITTED};
 
 		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "--shm-users does not have it");
-		rbp_wire_put_welcome(out, &welcome);
-		(void) send_now(conn, out, RBP_WELCOME_SIZE);
+		(void) send_now(conn, out, rbp_wire_put_welcome(out, &welcome));
 		return false;
 	}
-	strcpy(conn->lease_id, hello.lease);
-	rbp_random_bytes(conn->nonce, sizeof(conn->nonce));
-	rbp_wire_put_proof(out, RBP_OP_CHALLENGE, conn->nonce);
+	strcpy(conn->transcript.lease, hello.lease);
+	rbp_random_bytes(conn->transcript.donor_nonce, RBP_NONCE_LEN);
+	rbp_wire_put_challenge(out, conn->transcript.donor_nonce);
 	conn->state = CONN_AUTH;
 	return send_now(conn, out, RBP_CHALLENGE_SIZE);
 }
 
 /*
- * Check a proof that the client knows the lease's key, and take one of the
- * lease's connections.  Returns the status for the answer; RBP_WIRE_OK: the
- * connection has its lease now.
+ * Check a proof that the client knows the lease's key, take one of the lease's
+ * connections, and give our proof.  Returns the status for the answer;
+ * RBP_WIRE_OK: the connection has its lease now.
  */
 static uint16_t
-admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
+admit(RbpDonorConn *conn, const RbpWireAuth *auth, RbpWireWelcome *welcome)
 {
 	char		text[DONOR_LEASE_TEXT_LEN];
 	char		why[sizeof(text) + sizeof(DONOR_CLIENT_IS_FULL)];
@@ -172,10 +170,12 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 	bool		proven;
 
 	/* an unknown lease fails like a wrong key, after the same time */
-	lease = donor_lease_find(conn->lease_id);
+	lease = donor_lease_find(conn->transcript.lease);
 	conn->key_number = donor_lease_key(lease, key);
-	proven = rbp_handshake_mac(key, conn->nonce, conn->lease_id, ours) &&
-		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL;
+	memcpy(conn->transcript.client_nonce, auth->nonce, RBP_NONCE_LEN);
+	proven = rbp_handshake_mac(key, &conn->transcript, NULL, ours) &&
+		CRYPTO_memcmp(ours, auth->mac, RBP_MAC_LEN) == 0 && lease != NULL &&
+		rbp_handshake_mac(key, &conn->transcript, welcome, welcome->mac);
 	explicit_bzero(key, sizeof(key));
 	if (!proven)
 	{
@@ -212,24 +212,21 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 static bool
 handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 {
-	RbpWireWelcome welcome = {0};
+	RbpWireWelcome welcome = {.regions = donor_nregions,.region_size = donor_region_size};
+	RbpWireAuth auth;
 	uint8_t		out[RBP_WELCOME_SIZE];
-	uint8_t		theirs[RBP_MAC_LEN];
 
-	if (!rbp_wire_get_proof(buf, RBP_AUTH_SIZE, RBP_OP_AUTH, theirs))
+	if (!rbp_wire_get_auth(buf, RBP_AUTH_SIZE, &auth))
 		return false;
-	welcome.prefix.status = admit(conn, theirs);
+	welcome.prefix.status = admit(conn, &auth, &welcome);
 	if (welcome.prefix.status == RBP_WIRE_OK)
 	{
 		conn->state = CONN_OPEN;
 		rbp_place_leave(&conn->place);
-		welcome.regions = donor_nregions;
-		welcome.region_size = donor_region_size;
 	}
 	else
 		donor_serve_count(conn->thread, DONOR_DENIED, 1);
-	rbp_wire_put_welcome(out, &welcome);
-	return send_now(conn, out, sizeof(out)) && conn->state == CONN_OPEN;
+	return send_now(conn, out, rbp_wire_put_welcome(out, &welcome)) && conn->state == CONN_OPEN;
 }
 
 /*

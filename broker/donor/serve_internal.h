@@ -69,9 +69,8 @@ typedef struct RbpDonorConn
 								 * the last traffic */
 	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
 	RbpDonorClient *client;		/* likewise */
-	unsigned int key_number; /* of the key that it was proven by */
-	char		lease_id[RBP_LEASE_ID_LEN];
-	uint8_t		nonce[RBP_NONCE_LEN];
+	unsigned int key_number;	/* of the key that it was proven by */
+	RbpWireTranscript transcript;	/* of the handshake */
 	uint32_t	events;			/* registered with epoll */
 
 	/* the write whose payload is being received: what is left of it */

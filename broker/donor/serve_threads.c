@@ -76,8 +76,7 @@ refuse_busy(int fd)
 	RbpWireWelcome busy = {.prefix.status = RBP_WIRE_BUSY};
 
 	donor_serve_log_refusal(fd, RBP_LOG_WARNING, "there are too many connections, all of which have proved a lease");
-	rbp_wire_put_welcome(buf, &busy);
-	(void) send(fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
+	(void) send(fd, buf, rbp_wire_put_welcome(buf, &busy), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* Half-open connections are detected after a minute and a half. */

@@ -105,8 +105,7 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 	RbpWireVerbsWelcome welcome = {.status = status};
 	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
 
-	rbp_wire_put_verbs_welcome(buf, &welcome);
-	(void) rdma_reject(id, buf, sizeof(buf));
+	(void) rdma_reject(id, buf, (uint8_t) rbp_wire_put_verbs_welcome(buf, &welcome));
 	(void) rdma_destroy_id(id);
 }
 
@@ -126,24 +125,30 @@ still_waits(struct rdma_cm_id *id)
 	return rdma_init_qp_attr(id, &attr, &mask) == 0;
 }
 
+/* A client's request, and by what both ends prove themselves */
+typedef struct Handshake
+{
+	RbpWireVerbsHello hello;
+	uint32_t	qpn;			/* the client's */
+	unsigned int key_number;
+	uint8_t		key[RBP_SECRET_LEN];
+} Handshake;
+
 /*
  * The lease whose key the client has proved to know, with a reference for
- * the caller, and the key's number; NULL if it has not.  An unknown lease
- * fails like a wrong key, after the same time.
+ * the caller, and the key; NULL if it has not.  An unknown lease fails like a
+ * wrong key, after the same time.
  */
 static RbpDonorLease *
-authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
-			 uint32_t qpn, unsigned int *key_number)
+authenticate(struct rdma_cm_id *id, Handshake *shake)
 {
-	RbpDonorLease *lease = donor_lease_find_digest(hello->digest);
-	uint8_t		key[RBP_SECRET_LEN];
-	uint8_t		ours[RBP_VERBS_MAC_LEN];
+	RbpDonorLease *lease = donor_lease_find_digest(shake->hello.digest);
+	uint8_t		ours[RBP_MAC_LEN];
 	bool		proven;
 
-	*key_number = donor_lease_key(lease, key);
-	proven = rbp_verbs_mac(key, hello->nonce, hello->digest, client, qpn, ours) &&
-		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0;
-	explicit_bzero(key, sizeof(key));
+	shake->key_number = donor_lease_key(lease, shake->key);
+	proven = rbp_verbs_mac(shake->key, &shake->hello, rdma_get_peer_addr(id), shake->qpn, NULL, ours) &&
+		CRYPTO_memcmp(ours, shake->hello.mac, RBP_VERBS_MAC_LEN) == 0;
 	if (proven && lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
 		return lease;
 	donor_lease_unref(lease);
@@ -218,7 +223,7 @@ make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain, unsigned int key_n
  * returns false and leaves the id to the caller.
  */
 static bool
-accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int key_number, uint8_t reads)
+accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, const Handshake *shake, uint8_t reads)
 {
 	RbpDonorLeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
 	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
@@ -232,7 +237,7 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int key_numb
 	char		why[sizeof(text) + sizeof(DONOR_CLIENT_IS_FULL)];
 	RbpDonorVerbsConn *conn;
 	RbpDonorClient *client;
-	bool		receives = true;
+	bool		ready;
 
 	if (domain == NULL)
 		return false;
@@ -243,7 +248,7 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int key_numb
 		log_refusal(id, RBP_LOG_WARNING, why);
 		return false;
 	}
-	conn = make_conn(id, domain, key_number);
+	conn = make_conn(id, domain, shake->key_number);
 	if (conn == NULL)
 	{
 		donor_lease_disconnect(client);
@@ -254,18 +259,19 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, unsigned int key_numb
 	LIST_INSERT_HEAD(&conns, conn, link);
 	domain->nconns++;
 	atomic_fetch_add(&nconnections, 1);
-	for (uint32_t i = 0; i < RBP_VERBS_PINGS && receives; i++)
-		receives = donor_verbs_post_receive(conn, i);
 
 	welcome.table_key = domain->table_mr->rkey;
 	welcome.table_address = (uintptr_t) domain->table;
+	ready = rbp_verbs_mac(shake->key, &shake->hello, rdma_get_peer_addr(id), shake->qpn, &welcome, welcome.mac);
+	for (uint32_t i = 0; i < RBP_VERBS_PINGS && ready; i++)
+		ready = donor_verbs_post_receive(conn, i);
 	rbp_wire_put_verbs_welcome(buf, &welcome);
 	param.private_data = buf;
 	param.private_data_len = sizeof(buf);
 	param.responder_resources = reads < domain->device->max_reads ?
 		reads : (uint8_t) domain->device->max_reads;
 	id->context = conn;
-	if (receives && rdma_accept(id, &param) == 0)
+	if (ready && rdma_accept(id, &param) == 0)
 		return true;
 
 	id->context = NULL;
@@ -283,9 +289,9 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	uint16_t	status = RBP_WIRE_DENIED;
 	RbpLogLevel level = RBP_LOG_WARNING;
 	const char *why = NULL;
-	RbpWireVerbsHello hello;
+	Handshake	shake = {.qpn = qpn};
+	bool		accepted = false;
 	RbpDonorLease *lease;
-	unsigned int key_number;
 
 	if (!still_waits(id))
 	{
@@ -299,9 +305,9 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		(void) rdma_destroy_id(id);
 		return;
 	}
-	if (!rbp_wire_get_verbs_hello(hello_bytes, len, &hello))
+	if (!rbp_wire_get_verbs_hello(hello_bytes, len, &shake.hello))
 		why = "it does not speak this protocol";
-	else if (hello.version != RBP_WIRE_VERSION)
+	else if (shake.hello.version != RBP_WIRE_VERSION)
 	{
 		why = "it speaks another version of the protocol";
 		status = RBP_WIRE_VERSION_MISMATCH;
@@ -311,7 +317,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		why = "there are too many connections";
 		status = RBP_WIRE_BUSY;
 	}
-	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn, &key_number)) == NULL)
+	else if ((lease = authenticate(id, &shake)) == NULL)
 	{
 		/* mostly a lease that has just ended */
 		why = "there is no such lease, or no more, or its proof is wrong";
@@ -324,10 +330,11 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		status = RBP_WIRE_BUSY;
 		atomic_fetch_add(&denied, 1);
 	}
-	else if (accept_client(id, lease, key_number, reads))
-		return;
-	else
+	else if (!(accepted = accept_client(id, lease, &shake, reads)))
 		status = RBP_WIRE_BUSY;
+	explicit_bzero(shake.key, sizeof(shake.key));
+	if (accepted)
+		return;
 	if (why != NULL)
 		log_refusal(id, level, why);
 	if (status == RBP_WIRE_DENIED)

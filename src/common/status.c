@@ -17,6 +17,8 @@ rbp_status_text(RbpStatus status)
 		[RBP_CONNLOST] = "connection lost",
 		[RBP_DENIED] = "access denied",
 		[RBP_PROTOCOL] = "protocol violation",
+		[RBP_OTHER_VERSION] = "it speaks another version of the protocol",
+		[RBP_UNPROVEN] = "it has not proved that it is this donor",
 		[RBP_NOMEM] = "out of memory",
 		[RBP_BUSY] = "the donor accepts no more connections",
 		[RBP_INVALID] = "invalid request",

@@ -16,6 +16,8 @@ typedef enum RbpStatus
 	RBP_CONNLOST,				/* refused, reset, closed, unreachable */
 	RBP_DENIED,					/* lease ended, region not in it, bad secret */
 	RBP_PROTOCOL,				/* the peer violated the protocol */
+	RBP_OTHER_VERSION,			/* the peer speaks another one */
+	RBP_UNPROVEN,				/* the peer does not know the donor's key */
 	RBP_NOMEM,					/* no memory or descriptors on this machine */
 	RBP_BUSY,					/* the donor accepts no more connections, at
 								 * all or for this lease */

@@ -2,7 +2,7 @@
  *
  * peer.h
  *	  Common parts of both ends of a connection, the transports and the donor:
- *	  the proof of a lease; and for verbs, the choice of a device, and the
+ *	  the proofs of both; and for verbs, the choice of a device, and the
  *	  options of a queue pair.
  *
  * Functions return errors and log nothing, as everywhere in src/transport.
@@ -80,23 +80,25 @@ extern bool rbp_verbs_lease_digest(const char *lease,
 extern bool rbp_address_bytes(const struct sockaddr *address, uint8_t bytes[16]);
 
 /*
- * Compute the proof: an HMAC-SHA256 with the lease's secret, truncated to
- * RBP_VERBS_MAC_LEN bytes, over nonce, lease, and the client's address and
- * queue pair number.  So an eavesdropper cannot use it for another queue
- * pair.  Returns false if libcrypto fails.
+ * Proofs, MACs with the donor's key, of the handshake over a socket.  Without a
+ * WELCOME, the client's; with one, the donor's, which covers what that says.  The
+ * caller has set nonces and lease in *transcript.  Returns false if libcrypto
+ * fails.
  */
-extern bool rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
-						  const uint8_t nonce[RBP_VERBS_NONCE_LEN],
-						  const uint8_t digest[RBP_VERBS_DIGEST_LEN],
-						  const struct sockaddr *client, uint32_t qpn,
-						  uint8_t mac[RBP_VERBS_MAC_LEN]);
+extern bool rbp_handshake_mac(const uint8_t key[RBP_SECRET_LEN],
+							  RbpWireTranscript *transcript,
+							  const RbpWireWelcome *welcome,
+							  uint8_t mac[RBP_MAC_LEN]);
 
 /*
- * The proof in the handshake over a socket: rbp_hmac() over the magic,
- * the nonce and the lease's id.
+ * Likewise over verbs, of nonce and lease in *hello.  They cover the client's
+ * address and queue pair number, so that an eavesdropper cannot use them for
+ * another queue pair.  A client sends the first RBP_VERBS_MAC_LEN bytes.
  */
-extern bool rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
-							  const uint8_t nonce[RBP_NONCE_LEN],
-							  const char *lease, uint8_t mac[RBP_MAC_LEN]);
+extern bool rbp_verbs_mac(const uint8_t key[RBP_SECRET_LEN],
+						  const RbpWireVerbsHello *hello,
+						  const struct sockaddr *client, uint32_t qpn,
+						  const RbpWireVerbsWelcome *welcome,
+						  uint8_t mac[RBP_MAC_LEN]);
 
 #endif							/* RBP_PEER_H */

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * proof.c
- *	  Proving knowledge of a lease's secret without disclosing it.
+ *	  Proofs of a client and a donor that they know the lease's key for this
+ *	  donor.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,13 +14,15 @@
 #include <string.h>
 
 bool
-rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
-				  const uint8_t nonce[RBP_NONCE_LEN], const char *lease,
-				  uint8_t mac[RBP_MAC_LEN])
+rbp_handshake_mac(const uint8_t key[RBP_SECRET_LEN], RbpWireTranscript *transcript,
+				  const RbpWireWelcome *welcome, uint8_t mac[RBP_MAC_LEN])
 {
-	uint8_t		input[RBP_MAC_INPUT_MAX];
-
-	return rbp_hmac(secret, input, rbp_wire_mac_input(input, nonce, lease), mac);
+	strncpy(transcript->label, welcome != NULL ? RBP_LABEL_WELCOME : RBP_LABEL_AUTH,
+			sizeof(transcript->label));
+	transcript->version = RBP_WIRE_VERSION;
+	transcript->regions = welcome != NULL ? welcome->regions : 0;
+	transcript->region_size = welcome != NULL ? welcome->region_size : 0;
+	return rbp_hmac(key, transcript, sizeof(*transcript), mac);
 }
 
 bool
@@ -59,20 +62,23 @@ rbp_address_bytes(const struct sockaddr *address, uint8_t bytes[16])
 }
 
 bool
-rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
-			  const uint8_t nonce[RBP_VERBS_NONCE_LEN],
-			  const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+rbp_verbs_mac(const uint8_t key[RBP_SECRET_LEN], const RbpWireVerbsHello *hello,
 			  const struct sockaddr *client, uint32_t qpn,
-			  uint8_t mac[RBP_VERBS_MAC_LEN])
+			  const RbpWireVerbsWelcome *welcome, uint8_t mac[RBP_MAC_LEN])
 {
-	uint8_t		input[RBP_VERBS_MAC_INPUT];
-	uint8_t		address[16];
-	uint8_t		whole[RBP_MAC_LEN];
+	RbpWireVerbsTranscript transcript = {.version = RBP_WIRE_VERSION,.qpn = qpn};
 
-	if (!rbp_address_bytes(client, address) ||
-		!rbp_hmac(secret, input,
-						rbp_wire_verbs_mac_input(input, nonce, digest, address, qpn), whole))
-		return false;
-	memcpy(mac, whole, RBP_VERBS_MAC_LEN);
-	return true;
+	strncpy(transcript.label, welcome != NULL ? RBP_LABEL_REP : RBP_LABEL_REQ,
+			sizeof(transcript.label));
+	memcpy(transcript.nonce, hello->nonce, sizeof(transcript.nonce));
+	memcpy(transcript.digest, hello->digest, sizeof(transcript.digest));
+	if (welcome != NULL)
+	{
+		transcript.regions = welcome->regions;
+		transcript.table_key = welcome->table_key;
+		transcript.region_size = welcome->region_size;
+		transcript.table_address = welcome->table_address;
+	}
+	return rbp_address_bytes(client, transcript.address) &&
+		rbp_hmac(key, &transcript, sizeof(transcript), mac);
 }

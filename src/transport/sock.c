@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sock.c
- *	  Connecting, proving the lease's secret, and waiting, for the transports
+ *	  Connecting, the proofs of both ends, and waiting, for the transports
  *	  over a stream socket.
  *
  *-------------------------------------------------------------------------
@@ -24,6 +24,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -118,7 +119,7 @@ rbp_status_from_wire(uint16_t status)
 {
 	static const RbpStatus statuses[] = {
 		[RBP_WIRE_OK] = RBP_OK,[RBP_WIRE_DENIED] = RBP_DENIED,[RBP_WIRE_INVALID] = RBP_INVALID,
-		[RBP_WIRE_VERSION_MISMATCH] = RBP_PROTOCOL,[RBP_WIRE_BUSY] = RBP_BUSY
+		[RBP_WIRE_VERSION_MISMATCH] = RBP_OTHER_VERSION,[RBP_WIRE_BUSY] = RBP_BUSY
 	};
 
 	return status < sizeof(statuses) / sizeof(statuses[0]) ? statuses[status] : RBP_PROTOCOL;
@@ -204,7 +205,7 @@ rbp_sock_fail(RbpSock *sock, RbpStatus why)
 	{
 		sock->state = RBP_SOCK_FAILED;
 		sock->failure = why;
-		OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+		OPENSSL_cleanse(sock->key, sizeof(sock->key));
 	}
 	return sock->failure;
 }
@@ -215,7 +216,7 @@ rbp_sock_close(RbpSock *sock)
 	if (sock->fd >= 0)
 		close(sock->fd);
 	sock->fd = -1;
-	OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+	OPENSSL_cleanse(sock->key, sizeof(sock->key));
 }
 
 RbpStatus
@@ -225,8 +226,8 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 	RbpStatus	status;
 
 	memset(sock, 0, sizeof(*sock));
-	sock->cred = *cred;
-	if (!rbp_donor_key(cred->secret, donor, sock->cred.secret))
+	strncpy(sock->transcript.lease, cred->lease, sizeof(sock->transcript.lease) - 1);
+	if (!rbp_donor_key(cred->secret, donor, sock->key))
 		return RBP_NOMEM;
 
 	sock->fd = socket(addr->sa_family,
@@ -290,9 +291,13 @@ receive_message(RbpSock *sock, RbpStatus *status)
 
 		if (sock->rx_have >= RBP_PREFIX_SIZE)
 		{
+			RbpWirePrefix prefix;
+
 			/* a donor may send a refusal instead of the challenge */
-			want = sock->rx[0] == RBP_OP_CHALLENGE ? RBP_CHALLENGE_SIZE
-				: sock->rx[0] == RBP_OP_WELCOME ? RBP_WELCOME_SIZE : 0;
+			memcpy(&prefix, sock->rx, sizeof(prefix));
+			want = prefix.op == RBP_OP_CHALLENGE ? RBP_CHALLENGE_SIZE
+				: prefix.op != RBP_OP_WELCOME ? 0
+				: prefix.status == RBP_WIRE_OK ? RBP_WELCOME_SIZE : RBP_REFUSAL_SIZE;
 			if (want == 0)
 			{
 				*status = RBP_PROTOCOL;
@@ -337,7 +342,7 @@ say_hello(RbpSock *sock, short *events)
 		return RBP_INPROGRESS;
 	if (getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0 || err != 0)
 		return RBP_CONNLOST;
-	rbp_wire_put_hello(buf, sock->cred.lease);
+	rbp_wire_put_hello(buf, sock->transcript.lease);
 	if (!send_all(sock, buf, RBP_HELLO_SIZE))
 		return RBP_CONNLOST;
 	sock->state = RBP_SOCK_CHALLENGE;
@@ -348,15 +353,14 @@ static RbpStatus
 answer_challenge(RbpSock *sock)
 {
 	uint8_t		buf[RBP_AUTH_SIZE];
-	uint8_t		nonce[RBP_NONCE_LEN];
-	uint8_t		mac[RBP_MAC_LEN];
+	RbpWireAuth auth;
 	RbpStatus	status;
 
 	if (!receive_message(sock, &status))
 		return status;
 	if (sock->rx[0] == RBP_OP_WELCOME)
 	{
-		if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome) ||
+		if (!rbp_wire_get_welcome(sock->rx, sizeof(sock->rx), &sock->welcome) ||
 			sock->welcome.prefix.status == RBP_WIRE_OK)
 			return RBP_PROTOCOL;
 		/* nowhere else: a donor that answers requests so is wrong */
@@ -364,11 +368,14 @@ answer_challenge(RbpSock *sock)
 			return RBP_NOT_ADMITTED;
 		return rbp_status_from_wire(sock->welcome.prefix.status);
 	}
-	if (!rbp_wire_get_proof(sock->rx, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, nonce))
+	if (!rbp_wire_get_challenge(sock->rx, RBP_CHALLENGE_SIZE, sock->transcript.donor_nonce))
 		return RBP_PROTOCOL;
-	if (!rbp_handshake_mac(sock->cred.secret, nonce, sock->cred.lease, mac))
+	if (getrandom(auth.nonce, sizeof(auth.nonce), 0) != sizeof(auth.nonce))
 		return RBP_NOMEM;
-	rbp_wire_put_proof(buf, RBP_OP_AUTH, mac);
+	memcpy(sock->transcript.client_nonce, auth.nonce, sizeof(auth.nonce));
+	if (!rbp_handshake_mac(sock->key, &sock->transcript, NULL, auth.mac))
+		return RBP_NOMEM;
+	rbp_wire_put_auth(buf, &auth);
 	if (!send_all(sock, buf, RBP_AUTH_SIZE))
 		return RBP_CONNLOST;
 	sock->state = RBP_SOCK_WELCOME;
@@ -378,15 +385,20 @@ answer_challenge(RbpSock *sock)
 static RbpStatus
 receive_welcome(RbpSock *sock)
 {
+	uint8_t		mac[RBP_MAC_LEN];
 	RbpStatus	status;
 
 	if (!receive_message(sock, &status))
 		return status;
-	if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome))
+	if (!rbp_wire_get_welcome(sock->rx, sizeof(sock->rx), &sock->welcome))
 		return RBP_PROTOCOL;
 	if (sock->welcome.prefix.status != RBP_WIRE_OK)
 		return rbp_status_from_wire(sock->welcome.prefix.status);
-	OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+	if (!rbp_handshake_mac(sock->key, &sock->transcript, &sock->welcome, mac))
+		return RBP_NOMEM;
+	if (CRYPTO_memcmp(mac, sock->welcome.mac, sizeof(mac)) != 0)
+		return RBP_UNPROVEN;
+	OPENSSL_cleanse(sock->key, sizeof(sock->key));
 	sock->state = RBP_SOCK_READY;
 	return RBP_OK;
 }

@@ -2,7 +2,7 @@
  *
  * sock.h
  *	  Common parts of the tcp and shm transports: a non-blocking stream
- *	  socket, the handshake that proves the lease's secret, and a wait that
+ *	  socket, the handshake by which both ends prove themselves, and a wait that
  *	  polls first, if that has paid off lately, and then blocks.  At the end
  *	  is what all transports have in common.
  *
@@ -34,7 +34,9 @@ typedef struct RbpSock
 	int			fd;				/* non-blocking, close-on-exec; -1: none */
 	RbpSockState state;
 	RbpStatus	failure;		/* reason for RBP_SOCK_FAILED */
-	RbpCredentials cred;		/* with the donor's key as secret */
+	uint8_t		key[RBP_SECRET_LEN];	/* the donor's; until the end of the
+										 * handshake */
+	RbpWireTranscript transcript;
 	uint8_t		rx[RBP_HANDSHAKE_MAX];	/* a handshake message, possibly
 										 * incomplete */
 	size_t		rx_have;

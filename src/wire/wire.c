@@ -76,42 +76,59 @@ rbp_wire_get_hello(const uint8_t *buf, size_t len, RbpWireHello *out)
 }
 
 void
-rbp_wire_put_proof(uint8_t *buf, RbpWireOp op, const uint8_t bytes[RBP_NONCE_LEN])
+rbp_wire_put_challenge(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN])
 {
-	put_prefix(buf, (uint8_t) op, 0, RBP_NONCE_LEN);
-	memcpy(buf + RBP_PREFIX_SIZE, bytes, RBP_NONCE_LEN);
+	put_prefix(buf, RBP_OP_CHALLENGE, 0, RBP_NONCE_LEN);
+	memcpy(buf + RBP_PREFIX_SIZE, nonce, RBP_NONCE_LEN);
 }
 
 bool
-rbp_wire_get_proof(const uint8_t *buf, size_t len, RbpWireOp op,
-				   uint8_t bytes[RBP_NONCE_LEN])
+rbp_wire_get_challenge(const uint8_t *buf, size_t len, uint8_t nonce[RBP_NONCE_LEN])
 {
-	RbpWireProof proof;
+	RbpWireChallenge challenge;
 
-	if (!get_fixed(buf, len, op, &proof, sizeof(proof)) || proof.prefix.status != 0)
+	if (!get_fixed(buf, len, RBP_OP_CHALLENGE, &challenge, sizeof(challenge)) ||
+		challenge.prefix.status != 0)
 		return false;
-	memcpy(bytes, proof.bytes, RBP_NONCE_LEN);
+	memcpy(nonce, challenge.nonce, RBP_NONCE_LEN);
 	return true;
 }
 
 void
+rbp_wire_put_auth(uint8_t *buf, const RbpWireAuth *auth)
+{
+	memcpy(buf, auth, sizeof(*auth));
+	put_prefix(buf, RBP_OP_AUTH, 0, sizeof(*auth) - RBP_PREFIX_SIZE);
+}
+
+bool
+rbp_wire_get_auth(const uint8_t *buf, size_t len, RbpWireAuth *out)
+{
+	return get_fixed(buf, len, RBP_OP_AUTH, out, sizeof(*out)) && out->prefix.status == 0;
+}
+
+size_t
 rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome)
 {
-	memcpy(buf, welcome, sizeof(*welcome));
-	put_prefix(buf, RBP_OP_WELCOME, welcome->prefix.status,
-			   sizeof(*welcome) - RBP_PREFIX_SIZE);
+	RbpWireWelcome refusal = {0};
+	bool		good = welcome->prefix.status == RBP_WIRE_OK;
+	size_t		size = good ? RBP_WELCOME_SIZE : RBP_REFUSAL_SIZE;
+
+	memcpy(buf, good ? welcome : &refusal, size);
+	put_prefix(buf, RBP_OP_WELCOME, welcome->prefix.status, size - RBP_PREFIX_SIZE);
+	return size;
 }
 
 bool
 rbp_wire_get_welcome(const uint8_t *buf, size_t len, RbpWireWelcome *out)
 {
-	if (!get_fixed(buf, len, RBP_OP_WELCOME, out, sizeof(*out)))
+	/* a refusal has no valid values behind the status */
+	if (!get_message(buf, len, out, RBP_REFUSAL_SIZE))
 		return false;
-
-	/* a refusal has no valid values in the fields below */
 	if (out->prefix.status != RBP_WIRE_OK)
-		return true;
-	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
+		return get_fixed(buf, len, RBP_OP_WELCOME, out, RBP_REFUSAL_SIZE);
+	return get_fixed(buf, len, RBP_OP_WELCOME, out, sizeof(*out)) &&
+		out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
 		out->reserved32 == 0 &&
 		out->region_size > 0 && out->region_size <= RBP_MAX_REGION_SIZE;
 }
@@ -213,18 +230,6 @@ rbp_wire_get_map(const uint8_t *buf, size_t len, uint64_t *region_size)
 	return *region_size > 0 && *region_size <= RBP_MAX_REGION_SIZE;
 }
 
-size_t
-rbp_wire_mac_input(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN],
-				   const char *lease)
-{
-	size_t		n = strnlen(lease, RBP_LEASE_ID_LEN);
-
-	memcpy(buf, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN);
-	memcpy(buf + RBP_WIRE_MAGIC_LEN, nonce, RBP_NONCE_LEN);
-	memcpy(buf + RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN, lease, n);
-	return RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + n;
-}
-
 /*
  * ---- over verbs ---------------------------------------------------------
  */
@@ -244,25 +249,28 @@ rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len, RbpWireVerbsHello *out)
 	return memcmp(out->magic, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN) == 0;
 }
 
-void
+size_t
 rbp_wire_put_verbs_welcome(uint8_t *buf, const RbpWireVerbsWelcome *welcome)
 {
 	RbpWireVerbsWelcome w = {.status = welcome->status};
+	bool		good = welcome->status == RBP_WIRE_OK;
+	size_t		size = good ? RBP_VERBS_WELCOME_SIZE : RBP_VERBS_REFUSAL_SIZE;
 
-	if (welcome->status == RBP_WIRE_OK)
+	if (good)
 		w = *welcome;
 	memcpy(w.magic, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN);
 	w.version = RBP_WIRE_VERSION;
-	memcpy(buf, &w, sizeof(w));
+	memcpy(buf, &w, size);
+	return size;
 }
 
 bool
 rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 						   RbpWireVerbsWelcome *out)
 {
-	if (len < sizeof(*out))
+	if (len < RBP_VERBS_REFUSAL_SIZE)
 		return false;
-	memcpy(out, buf, sizeof(*out));
+	memcpy(out, buf, RBP_VERBS_REFUSAL_SIZE);
 	if (memcmp(out->magic, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN) != 0)
 		return false;
 
@@ -274,6 +282,9 @@ rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 	if (out->status != RBP_WIRE_OK)
 		return out->regions == 0 && out->table_key == 0 &&
 			out->region_size == 0 && out->table_address == 0;
+	if (len < sizeof(*out))
+		return false;
+	memcpy(out, buf, sizeof(*out));
 	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
 		out->region_size > 0 && out->region_size <= RBP_MAX_REGION_SIZE &&
 		out->table_address > 0 &&
@@ -333,19 +344,4 @@ rbp_wire_get_verbs_entry(const uint8_t *buf, uint32_t region,
 	}
 	return entry.check == rbp_wire_verbs_check(region, entry.address, entry.key)
 		? RBP_VERBS_ENTRY_READY : RBP_VERBS_ENTRY_TORN;
-}
-
-size_t
-rbp_wire_verbs_mac_input(uint8_t *buf, const uint8_t nonce[RBP_VERBS_NONCE_LEN],
-						 const uint8_t digest[RBP_VERBS_DIGEST_LEN],
-						 const uint8_t address[16], uint32_t qpn)
-{
-	uint8_t    *p = buf;
-
-	p = mempcpy(p, RBP_VERBS_MAC_MAGIC, RBP_VERBS_MAC_MAGIC_LEN);
-	p = mempcpy(p, nonce, RBP_VERBS_NONCE_LEN);
-	p = mempcpy(p, digest, RBP_VERBS_DIGEST_LEN);
-	p = mempcpy(p, address, 16);
-	p = mempcpy(p, &qpn, sizeof(qpn));
-	return (size_t) (p - buf);
 }

@@ -29,7 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RBP_WIRE_VERSION	1
+#define RBP_WIRE_VERSION	2
 #define RBP_WIRE_MAGIC		"remote_bp" /* nine bytes, no zero */
 #define RBP_WIRE_MAGIC_LEN	9
 
@@ -41,8 +41,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 #define RBP_PREFIX_SIZE		8
 #define RBP_HELLO_SIZE		64
 #define RBP_CHALLENGE_SIZE	40
-#define RBP_AUTH_SIZE		40
-#define RBP_WELCOME_SIZE	24
+#define RBP_AUTH_SIZE		72
+#define RBP_WELCOME_SIZE	56
+#define RBP_REFUSAL_SIZE	24	/* a WELCOME that refuses */
 #define RBP_REQUEST_SIZE	32
 #define RBP_ANSWER_SIZE		16
 
@@ -53,7 +54,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 #define RBP_MAP_PAYLOAD_SIZE	8
 
 /* The largest handshake message, for buffers */
-#define RBP_HANDSHAKE_MAX	RBP_HELLO_SIZE
+#define RBP_HANDSHAKE_MAX	RBP_AUTH_SIZE
 
 /*
  * Maximum number of bytes that one request moves, so that lengths never
@@ -77,8 +78,8 @@ typedef enum RbpWireOp
 typedef enum RbpWireStatus
 {
 	RBP_WIRE_OK = 0,
-	RBP_WIRE_DENIED = 1,		/* no such lease, lease ended, wrong secret,
-								 * or region not part of the lease */
+	RBP_WIRE_DENIED = 1,		/* no such lease, lease ended, wrong proof, or
+								 * region not part of the lease */
 	RBP_WIRE_INVALID = 2,		/* outside of the region */
 	RBP_WIRE_VERSION_MISMATCH = 3,
 	RBP_WIRE_BUSY = 4,			/* the donor takes no more connections */
@@ -96,6 +97,7 @@ typedef struct RbpWirePrefix
 								 * included */
 } RbpWirePrefix;
 
+/* HELLO, CHALLENGE and a refusal are alike in all versions. */
 typedef struct RbpWireHello
 {
 	RbpWirePrefix prefix;
@@ -107,12 +109,18 @@ typedef struct RbpWireHello
 											 * the last one always zero */
 } RbpWireHello;
 
-/* CHALLENGE has a nonce, AUTH a MAC. */
-typedef struct RbpWireProof
+typedef struct RbpWireChallenge
 {
 	RbpWirePrefix prefix;
-	uint8_t		bytes[RBP_NONCE_LEN];
-} RbpWireProof;
+	uint8_t		nonce[RBP_NONCE_LEN];
+} RbpWireChallenge;
+
+typedef struct RbpWireAuth
+{
+	RbpWirePrefix prefix;
+	uint8_t		nonce[RBP_NONCE_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
+} RbpWireAuth;
 
 typedef struct RbpWireWelcome
 {
@@ -120,7 +128,29 @@ typedef struct RbpWireWelcome
 	uint32_t	regions;		/* region numbers are below this */
 	uint32_t	reserved32;		/* 0 */
 	uint64_t	region_size;
+	uint8_t		mac[RBP_MAC_LEN];
 } RbpWireWelcome;
+
+/*
+ * What the MACs of AUTH and WELCOME are computed over, as it is here.  Text is
+ * padded with zero bytes.
+ */
+typedef struct RbpWireTranscript
+{
+	char		label[22];		/* RBP_LABEL_* */
+	uint16_t	version;
+	uint8_t		client_nonce[RBP_NONCE_LEN];
+	uint8_t		donor_nonce[RBP_NONCE_LEN];
+	char		lease[RBP_LEASE_ID_LEN];
+
+	/* as in WELCOME; 0 for AUTH's MAC */
+	uint32_t	regions;
+	uint32_t	reserved32;
+	uint64_t	region_size;
+} RbpWireTranscript;
+
+#define RBP_LABEL_AUTH		"remote_bp AUTH"
+#define RBP_LABEL_WELCOME	"remote_bp WELCOME"
 
 /* The payload of a WRITE follows. */
 typedef struct RbpWireRequest
@@ -143,15 +173,17 @@ typedef struct RbpWireAnswer
 
 _Static_assert(sizeof(RbpWirePrefix) == RBP_PREFIX_SIZE, "no padding");
 _Static_assert(sizeof(RbpWireHello) == RBP_HELLO_SIZE, "no padding");
-_Static_assert(sizeof(RbpWireProof) == RBP_CHALLENGE_SIZE &&
-			   sizeof(RbpWireProof) == RBP_AUTH_SIZE && RBP_NONCE_LEN == RBP_MAC_LEN,
-			   "CHALLENGE and AUTH have one layout");
+_Static_assert(sizeof(RbpWireChallenge) == RBP_CHALLENGE_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireAuth) == RBP_AUTH_SIZE, "no padding");
 _Static_assert(sizeof(RbpWireWelcome) == RBP_WELCOME_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireTranscript) == 144, "no padding");
 _Static_assert(sizeof(RbpWireRequest) == RBP_REQUEST_SIZE, "no padding");
 
 /*
  * Encoders fill exactly the message's size.  They set the prefix; of its
  * fields they take only the op of a request and the status of a WELCOME.
+ * The encoders of a WELCOME return its size; a refusal has nothing but its
+ * status.
  * Decoders read at most len bytes.  They return false, with *out undefined,
  * if len is less than the message's size or if any field has an invalid
  * value.
@@ -160,16 +192,15 @@ extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
 extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
 							   RbpWireHello *out);
 
-/*
- * A CHALLENGE, which has a nonce, and an AUTH, which has a MAC, are alike but
- * for op.
- */
-extern void rbp_wire_put_proof(uint8_t *buf, RbpWireOp op,
-							   const uint8_t bytes[RBP_NONCE_LEN]);
-extern bool rbp_wire_get_proof(const uint8_t *buf, size_t len, RbpWireOp op,
-							   uint8_t bytes[RBP_NONCE_LEN]);
+extern void rbp_wire_put_challenge(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN]);
+extern bool rbp_wire_get_challenge(const uint8_t *buf, size_t len,
+								   uint8_t nonce[RBP_NONCE_LEN]);
 
-extern void rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome);
+extern void rbp_wire_put_auth(uint8_t *buf, const RbpWireAuth *auth);
+extern bool rbp_wire_get_auth(const uint8_t *buf, size_t len,
+							  RbpWireAuth *out);
+
+extern size_t rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome);
 extern bool rbp_wire_get_welcome(const uint8_t *buf, size_t len,
 								 RbpWireWelcome *out);
 
@@ -206,10 +237,11 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
 
 #define RBP_VERBS_DIGEST_LEN	16
 #define RBP_VERBS_NONCE_LEN		16
-#define RBP_VERBS_MAC_LEN		20
+#define RBP_VERBS_MAC_LEN		20	/* of a REQ */
 
 #define RBP_VERBS_HELLO_SIZE	56
-#define RBP_VERBS_WELCOME_SIZE	32
+#define RBP_VERBS_WELCOME_SIZE	64
+#define RBP_VERBS_REFUSAL_SIZE	32
 #define RBP_VERBS_ENTRY_SIZE	16
 
 #define RBP_VERBS_CHECK_NONE		0
@@ -225,7 +257,7 @@ typedef struct RbpWireVerbsHello
 	uint8_t		mac[RBP_VERBS_MAC_LEN];
 } RbpWireVerbsHello;
 
-/* REP, and REJ, which has zeroes from regions on */
+/* REP, and the first part of it REJ, which has zeroes from regions on */
 typedef struct RbpWireVerbsWelcome
 {
 	char		magic[RBP_VERBS_MAGIC_LEN];
@@ -236,7 +268,32 @@ typedef struct RbpWireVerbsWelcome
 	uint32_t	table_key;
 	uint64_t	region_size;
 	uint64_t	table_address;
+	uint8_t		mac[RBP_MAC_LEN];
 } RbpWireVerbsWelcome;
+
+/*
+ * What the MACs of REQ and REP are computed over.  The address is the client's,
+ * one of IPv4 mapped into IPv6, and the number that of its queue pair.
+ */
+typedef struct RbpWireVerbsTranscript
+{
+	char		label[14];		/* RBP_LABEL_* */
+	uint16_t	version;
+	uint8_t		nonce[RBP_VERBS_NONCE_LEN];
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	uint8_t		address[16];
+	uint32_t	qpn;
+
+	/* as in REP; 0 for REQ's MAC */
+	uint32_t	regions;
+	uint32_t	table_key;
+	uint32_t	reserved32;		/* 0 */
+	uint64_t	region_size;
+	uint64_t	table_address;
+} RbpWireVerbsTranscript;
+
+#define RBP_LABEL_REQ		"remote_bp REQ"
+#define RBP_LABEL_REP		"remote_bp REP"
 
 /* An entry of the table */
 typedef struct RbpWireVerbsEntry
@@ -248,6 +305,7 @@ typedef struct RbpWireVerbsEntry
 
 _Static_assert(sizeof(RbpWireVerbsHello) == RBP_VERBS_HELLO_SIZE, "no padding");
 _Static_assert(sizeof(RbpWireVerbsWelcome) == RBP_VERBS_WELCOME_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireVerbsTranscript) == 96, "no padding");
 _Static_assert(sizeof(RbpWireVerbsEntry) == RBP_VERBS_ENTRY_SIZE, "no padding");
 
 typedef enum RbpVerbsEntryState
@@ -262,7 +320,7 @@ typedef enum RbpVerbsEntryState
 
 /*
  * Encoders and decoders as above.  Encoders set magic, and a WELCOME's
- * version; a WELCOME that refuses contains nothing else but its status.
+ * version.
  * Private data may arrive with trailing zeroes, so decoders accept a len that
  * is larger than the message.  A HELLO of any version is accepted, so that it
  * can be answered; a WELCOME of another version is accepted only if its status
@@ -271,8 +329,8 @@ typedef enum RbpVerbsEntryState
 extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
 extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,
 									 RbpWireVerbsHello *out);
-extern void rbp_wire_put_verbs_welcome(uint8_t *buf,
-									   const RbpWireVerbsWelcome *welcome);
+extern size_t rbp_wire_put_verbs_welcome(uint8_t *buf,
+										 const RbpWireVerbsWelcome *welcome);
 extern bool rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 									   RbpWireVerbsWelcome *out);
 
@@ -291,29 +349,5 @@ extern RbpVerbsEntryState rbp_wire_get_verbs_entry(const uint8_t *buf,
 												   uint32_t region,
 												   uint64_t *address,
 												   uint32_t *key);
-
-/*
- * Store the input of a REQ's MAC in buf: "remote_bp verbs" || nonce || digest
- * || the client's address (an IPv4 one mapped into IPv6) || its queue pair
- * number, 32 bits.  buf must hold RBP_VERBS_MAC_INPUT bytes.  Returns how
- * many are used.
- */
-#define RBP_VERBS_MAC_MAGIC		"remote_bp verbs"
-#define RBP_VERBS_MAC_MAGIC_LEN	15
-#define RBP_VERBS_MAC_INPUT \
-	(RBP_VERBS_MAC_MAGIC_LEN + RBP_VERBS_NONCE_LEN + RBP_VERBS_DIGEST_LEN + 16 + 4)
-extern size_t rbp_wire_verbs_mac_input(uint8_t *buf,
-									   const uint8_t nonce[RBP_VERBS_NONCE_LEN],
-									   const uint8_t digest[RBP_VERBS_DIGEST_LEN],
-									   const uint8_t address[16], uint32_t qpn);
-
-/*
- * Store the input of AUTH's MAC in buf: "remote_bp" || nonce || lease text.
- * buf must hold RBP_MAC_INPUT_MAX bytes.  Returns how many are used.
- */
-#define RBP_MAC_INPUT_MAX	(RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + RBP_LEASE_ID_LEN)
-extern size_t rbp_wire_mac_input(uint8_t *buf,
-								 const uint8_t nonce[RBP_NONCE_LEN],
-								 const char *lease);
 
 #endif							/* RBP_WIRE_H */

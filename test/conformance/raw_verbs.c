@@ -75,13 +75,14 @@ raw_hello(const Raw *raw, const Lease *lease, uint8_t message[RBP_VERBS_HELLO_SI
 {
 	RbpWireVerbsHello hello = {.version = RBP_WIRE_VERSION};
 	uint8_t		key[RBP_SECRET_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
 
 	if (getrandom(hello.nonce, sizeof(hello.nonce), 0) != sizeof(hello.nonce) ||
 		!rbp_verbs_lease_digest(lease->cred.lease, hello.digest) ||
 		!rbp_donor_key(lease->cred.secret, lease->ep.donor, key) ||
-		!rbp_verbs_mac(key, hello.nonce, hello.digest,
-					   rdma_get_local_addr(raw->id), raw->id->qp->qp_num, hello.mac))
+		!rbp_verbs_mac(key, &hello, rdma_get_local_addr(raw->id), raw->id->qp->qp_num, NULL, mac))
 		bail_out("no proof");
+	memcpy(hello.mac, mac, sizeof(hello.mac));
 	rbp_wire_put_verbs_hello(message, &hello);
 }
 

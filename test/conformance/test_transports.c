@@ -1283,6 +1283,122 @@ closed(int fd)
 	return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
+/* What the donor says to a HELLO of that version; the socket. */
+static int
+say_hello(const Lease *lease, uint16_t version, uint8_t answer[RBP_HANDSHAKE_MAX])
+{
+	uint8_t		buf[RBP_HELLO_SIZE];
+	int			fd = raw_socket(lease);
+
+	rbp_wire_put_hello(buf, lease->cred.lease);
+	memcpy(buf + offsetof(RbpWireHello, version), &version, sizeof(version));
+	if (send(fd, buf, sizeof(buf), MSG_NOSIGNAL) != sizeof(buf) ||
+		recv(fd, answer, RBP_REFUSAL_SIZE, MSG_WAITALL) != RBP_REFUSAL_SIZE ||
+		(answer[0] == RBP_OP_CHALLENGE &&
+		 recv(fd, answer + RBP_REFUSAL_SIZE, RBP_CHALLENGE_SIZE - RBP_REFUSAL_SIZE, MSG_WAITALL) !=
+		 RBP_CHALLENGE_SIZE - RBP_REFUSAL_SIZE))
+		bail_out("no answer to HELLO");
+	return fd;
+}
+
+/* Send an AUTH; the answer's status, and *welcome. */
+static uint16_t
+say_auth(int fd, const RbpWireAuth *auth, RbpWireWelcome *welcome)
+{
+	uint8_t		buf[RBP_HANDSHAKE_MAX];
+	ssize_t		n;
+
+	rbp_wire_put_auth(buf, auth);
+	if (send(fd, buf, RBP_AUTH_SIZE, MSG_NOSIGNAL) != RBP_AUTH_SIZE ||
+		(n = recv(fd, buf, RBP_REFUSAL_SIZE, MSG_WAITALL)) != RBP_REFUSAL_SIZE)
+		bail_out("no answer to AUTH");
+	if (buf[2] == RBP_WIRE_OK)
+		n += recv(fd, buf + RBP_REFUSAL_SIZE, RBP_WELCOME_SIZE - RBP_REFUSAL_SIZE, MSG_WAITALL);
+	if (!rbp_wire_get_welcome(buf, (size_t) n, welcome))
+		bail_out("no WELCOME");
+	return welcome->prefix.status;
+}
+
+typedef enum Lie
+{
+	NO_LIE,
+	REPLAY,						/* the AUTH of the one without a lie */
+	REFLECTION,					/* the MAC that the donor would give */
+	OTHER_DONOR,				/* another donor's key, or the secret itself */
+	THE_SECRET,
+	OTHER_NONCE					/* than the MAC covers */
+} Lie;
+
+/* A handshake by hand; the socket, if the donor lets us in, else -1. */
+static int
+shake_hands(const Lease *lease, Lie lie)
+{
+	static RbpWireAuth heard;
+	RbpWireTranscript transcript = {0};
+	RbpWireWelcome welcome = {.regions = 1};
+	RbpWireAuth auth;
+	uint8_t		buf[RBP_HANDSHAKE_MAX];
+	uint8_t		key[RBP_SECRET_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
+	int			fd = say_hello(lease, RBP_WIRE_VERSION, buf);
+
+	strcpy(transcript.lease, lease->cred.lease);
+	memset(auth.nonce, 0x17, sizeof(auth.nonce));
+	memcpy(transcript.client_nonce, auth.nonce, sizeof(auth.nonce));
+	if (!rbp_wire_get_challenge(buf, RBP_CHALLENGE_SIZE, transcript.donor_nonce) ||
+		!rbp_donor_key(lease->cred.secret, lie == OTHER_DONOR ? "other" : lease->ep.donor, key) ||
+		!rbp_handshake_mac(lie == THE_SECRET ? lease->cred.secret : key, &transcript,
+						   lie == REFLECTION ? &welcome : NULL, auth.mac))
+		bail_out("no challenge");
+	if (lie == NO_LIE)
+		heard = auth;
+	else if (lie == REPLAY)
+		auth = heard;
+	else if (lie == OTHER_NONCE)
+		auth.nonce[0] ^= 1;
+	if (say_auth(fd, &auth, &welcome) == RBP_WIRE_OK)
+	{
+		if (!rbp_handshake_mac(key, &transcript, &welcome, mac) || memcmp(mac, welcome.mac, sizeof(mac)) != 0)
+			bail_out("the donor does not prove itself");
+		return fd;
+	}
+	if (welcome.prefix.status != RBP_WIRE_DENIED || !closed(fd))
+		bail_out("status %d is not what denies", welcome.prefix.status);
+	return -1;
+}
+
+static void
+test_proofs(void)
+{
+	static const char *const lies[] = {
+		[REPLAY] = "an AUTH of another connection",[REFLECTION] = "the MAC of a WELCOME",
+		[OTHER_DONOR] = "another donor's key",[THE_SECRET] = "the lease's secret",
+		[OTHER_NONCE] = "another nonce than the MAC has"
+	};
+	uint8_t		buf[RBP_HANDSHAKE_MAX];
+	RbpWireWelcome welcome;
+	RbpConn    *conn = NULL;
+	Lease		lease;
+	int			fd;
+
+	lease_get(&lease, "proofs", 1, LONG_TTL);
+	fd = say_hello(&lease, 1, buf);
+	ok(rbp_wire_get_welcome(buf, RBP_REFUSAL_SIZE, &welcome) &&
+	   welcome.prefix.status == RBP_WIRE_VERSION_MISMATCH && closed(fd), "%s: version 1 is refused, and told why", name);
+	fd = shake_hands(&lease, NO_LIE);
+	ok(fd >= 0, "%s: both ends prove themselves", name);
+	for (Lie lie = REPLAY; lie <= OTHER_NONCE; lie++)
+		ok(shake_hands(&lease, lie) < 0, "%s: %s is denied", name, lies[lie]);
+	close(fd);
+
+	/* the transport itself, to a donor that it takes for another one */
+	strcpy(lease.ep.donor, "other");
+	ok(ops->connect(&lease.ep, &lease.cred, &conn) == RBP_OK &&
+	   ops->connect_wait(conn, rbp_now_ns() + patience(5)) == RBP_DENIED, "%s: a key is good for one donor", name);
+	ops->close(conn);
+	lease_delete(&lease);
+}
+
 /*
  * Peers that do not play by the rules; others are to notice nothing.
  */
@@ -1292,9 +1408,6 @@ test_bad_peers(void)
 	Lease		lease;
 	RbpConn    *conn;
 	uint8_t		buf[RBP_HANDSHAKE_MAX + 65536];
-	uint8_t		nonce[RBP_NONCE_LEN];
-	uint8_t		key[RBP_SECRET_LEN];
-	uint8_t		mac[RBP_MAC_LEN];
 	RbpWireRequest req = {.prefix.op = RBP_OP_READ,.len = REGION_SIZE};
 	int			fd;
 	int			hog;
@@ -1321,17 +1434,7 @@ test_bad_peers(void)
 	ok(closed(fd), "%s: and half a handshake, after a while", name);
 
 	/* authenticated, asks for megabytes and never reads */
-	hog = raw_socket(&lease);
-	(void) !send(hog, buf, RBP_HELLO_SIZE, MSG_NOSIGNAL);
-	if (recv(hog, buf, RBP_CHALLENGE_SIZE, MSG_WAITALL) != RBP_CHALLENGE_SIZE ||
-		!rbp_wire_get_proof(buf, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, nonce) ||
-		!rbp_donor_key(lease.cred.secret, lease.ep.donor, key) ||
-		!rbp_handshake_mac(key, nonce, lease.cred.lease, mac))
-		bail_out("no challenge");
-	rbp_wire_put_proof(buf, RBP_OP_AUTH, mac);
-	(void) !send(hog, buf, RBP_AUTH_SIZE, MSG_NOSIGNAL);
-	if (recv(hog, buf, RBP_WELCOME_SIZE, MSG_WAITALL) != RBP_WELCOME_SIZE)
-		bail_out("no welcome");
+	hog = shake_hands(&lease, NO_LIE);
 	for (int i = 0; i < 100000; i++)
 	{
 		req.id = (uint64_t) i;
@@ -1826,6 +1929,7 @@ run_suite(const char *which)
 		test_handshakes();
 		test_registered_memory();
 	}
+	test_proofs();
 	test_bad_peers();
 	test_expiry(false);
 	if (faulty)

@@ -15,6 +15,7 @@
  */
 #include "common/clock.h"
 #include "common/status.h"
+#include "transport/peer.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
 #include "fuzz.h"
@@ -100,8 +101,10 @@ handshake(const RbpTransportOps *ops, int *server)
 {
 	RbpCredentials cred = {.lease = "fuzz"};
 	RbpWireWelcome w = {.regions = 4,.region_size = REGION};
+	RbpWireTranscript transcript = {.lease = "fuzz",.donor_nonce = {7}};
+	RbpWireAuth auth;
 	uint8_t		buf[RBP_HANDSHAKE_MAX];
-	uint8_t		nonce[RBP_NONCE_LEN] = {7};
+	uint8_t		key[RBP_SECRET_LEN];
 	RbpConn    *conn = NULL;
 	struct linger linger = {.l_onoff = 1};
 
@@ -113,10 +116,12 @@ handshake(const RbpTransportOps *ops, int *server)
 	(void) setsockopt(*server, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
 	MUST(ops->connect_wait(conn, 0) == RBP_INPROGRESS);
 	MUST(receive(*server, buf, RBP_HELLO_SIZE));
-	rbp_wire_put_proof(buf, RBP_OP_CHALLENGE, nonce);
+	rbp_wire_put_challenge(buf, transcript.donor_nonce);
 	MUST(send(*server, buf, RBP_CHALLENGE_SIZE, MSG_NOSIGNAL) == RBP_CHALLENGE_SIZE);
 	MUST(ops->connect_wait(conn, rbp_now_ns() + 1000000) == RBP_INPROGRESS);
-	MUST(receive(*server, buf, RBP_AUTH_SIZE));
+	MUST(receive(*server, buf, RBP_AUTH_SIZE) && rbp_wire_get_auth(buf, RBP_AUTH_SIZE, &auth));
+	memcpy(transcript.client_nonce, auth.nonce, sizeof(auth.nonce));
+	MUST(rbp_donor_key(cred.secret, ep.donor, key) && rbp_handshake_mac(key, &transcript, &w, w.mac));
 	rbp_wire_put_welcome(buf, &w);
 	MUST(send(*server, buf, RBP_WELCOME_SIZE, MSG_NOSIGNAL) == RBP_WELCOME_SIZE);
 	MUST(ops->connect_wait(conn, rbp_now_ns() + INT64_C(5000000000)) == RBP_OK);

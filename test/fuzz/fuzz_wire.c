@@ -31,6 +31,7 @@ fuzz_wire(const uint8_t *data, size_t size)
 	uint8_t		again[RBP_HANDSHAKE_MAX];
 	uint8_t		bytes[32];
 	RbpWireHello hello;
+	RbpWireAuth auth;
 	RbpWireWelcome welcome;
 	RbpWireRequest req;
 	RbpWireAnswer ans;
@@ -45,21 +46,18 @@ fuzz_wire(const uint8_t *data, size_t size)
 		if (hello.version == RBP_WIRE_VERSION)
 			same("HELLO", data, again, RBP_HELLO_SIZE);
 	}
-	if (rbp_wire_get_proof(data, size, RBP_OP_CHALLENGE, bytes))
+	if (rbp_wire_get_challenge(data, size, bytes))
 	{
-		rbp_wire_put_proof(again, RBP_OP_CHALLENGE, bytes);
+		rbp_wire_put_challenge(again, bytes);
 		same("CHALLENGE", data, again, RBP_CHALLENGE_SIZE);
 	}
-	if (rbp_wire_get_proof(data, size, RBP_OP_AUTH, bytes))
+	if (rbp_wire_get_auth(data, size, &auth))
 	{
-		rbp_wire_put_proof(again, RBP_OP_AUTH, bytes);
+		rbp_wire_put_auth(again, &auth);
 		same("AUTH", data, again, RBP_AUTH_SIZE);
 	}
 	if (rbp_wire_get_welcome(data, size, &welcome) && welcome.prefix.status == RBP_WIRE_OK)
-	{
-		rbp_wire_put_welcome(again, &welcome);
-		same("WELCOME", data, again, RBP_WELCOME_SIZE);
-	}
+		same("WELCOME", data, again, rbp_wire_put_welcome(again, &welcome));
 	if (rbp_wire_get_request(data, size, &req))
 	{
 		if (req.len > RBP_WIRE_MAX_IO)
@@ -86,10 +84,7 @@ fuzz_wire(const uint8_t *data, size_t size)
 	}
 	if (rbp_wire_get_verbs_welcome(data, size, &verbs_welcome) &&
 		verbs_welcome.status != RBP_WIRE_VERSION_MISMATCH)
-	{
-		rbp_wire_put_verbs_welcome(again, &verbs_welcome);
-		same("a REP or REJ", data, again, RBP_VERBS_WELCOME_SIZE);
-	}
+		same("a REP or REJ", data, again, rbp_wire_put_verbs_welcome(again, &verbs_welcome));
 	if (size >= RBP_VERBS_ENTRY_SIZE)
 	{
 		RbpVerbsEntryState state = rbp_wire_get_verbs_entry(data, 9, &number, &key);

@@ -1,7 +1,7 @@
 # Whatever keeps a donor from being used is told, by the log in one line and
 # by the views: it does not answer, it is gone, there is no way to it by
-# remote_bp.transport, all connections to it are taken; and that it is used
-# again.
+# remote_bp.transport, all connections to it are taken, somebody else is at its
+# address; and that it is used again.
 
 use strict;
 use warnings;
@@ -9,6 +9,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use IO::Socket::INET;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
@@ -169,6 +171,54 @@ wait_log($node, $offset, qr/remote_bp: all connections to donor "plain" are take
 wait_log($node, $offset, qr/remote_bp\.max_connections/, 'the log names the setting that limits connections');
 $_->quit for @sessions;
 is_clean($node);
+$node->stop;
+
+#---- somebody else at its address ------------------------------------------------
+
+# What is there says this to a HELLO, and that to an AUTH.  Returns its port.
+my @rogues;
+
+sub start_rogue
+{
+	my ($to_hello, $to_auth) = @_;
+	my $listener = IO::Socket::INET->new(Listen => 16, LocalAddr => '127.0.0.1') or BAIL_OUT("listen: $!");
+	my $pid = fork // BAIL_OUT("fork: $!");
+	if ($pid == 0)
+	{
+		alarm 600;
+		$SIG{PIPE} = 'IGNORE';
+		while (my $client = $listener->accept)
+		{
+			syswrite $client, $to_hello if read($client, my $hello, 64) == 64;
+			syswrite $client, $to_auth if $to_auth && read($client, my $auth, 72) == 72;
+		}
+		POSIX::_exit(0);
+	}
+	push @rogues, $pid;
+	return $listener->sockport;
+}
+
+my $challenge = pack('CCvVa32', 2, 0, 0, 32, 'a nonce');
+my %rogue = (
+	liar => [ start_rogue($challenge, pack('CCvVVVQ<a32', 4, 0, 0, 48, 4, 0, 8 << 20, 'no MAC')), 'it has not proved that it is this donor' ],
+	old => [ start_rogue(pack('CCvVx16', 4, 0, 3, 16)), 'it speaks another version of the protocol' ]);
+$node = new_cluster('rogues', broker => $broker, tier => '64MB', transport => 'tcp');
+$donor->stop;
+for my $id (sort keys %rogue)
+{
+	start_donor($broker, id => $id, memory => '32MB', advertise => "127.0.0.1:$rogue{$id}[0]", args => [ '--transports', 'tcp' ]);
+}
+make_table($node, 't', 6);
+for my $id (sort keys %rogue)
+{
+	my $why = "could not connect over tcp: $rogue{$id}[1]";
+	$row = wait_state($node, $id, 'down', "$id: a donor that somebody else stands in for is down");
+	is($row->{last_error}, $why, "$id: the view shows why");
+	wait_log($node, 0, qr/remote_bp: donor "$id" is down: \Q$why\E/, "$id: so does the log");
+}
+is(counter($node, 'hits'), 0, 'no page came from them');
+is_clean($node, 'rogues', no_compare => 1);
+kill 'KILL', @rogues;
 $node->stop;
 
 done_testing();

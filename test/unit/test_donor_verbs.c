@@ -414,14 +414,15 @@ static void
 raw_hello(Raw *raw, const RbpCredentials *cred, const char *donor, RbpWireVerbsHello *hello)
 {
 	uint8_t		key[RBP_SECRET_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
 
 	hello->version = RBP_WIRE_VERSION;
 	memset(hello->nonce, 0x42, sizeof(hello->nonce));
 	if (!rbp_verbs_lease_digest(cred->lease, hello->digest) ||
 		!rbp_donor_key(cred->secret, donor, key) ||
-		!rbp_verbs_mac(key, hello->nonce, hello->digest,
-					   rdma_get_local_addr(raw->id), raw->id->qp->qp_num, hello->mac))
+		!rbp_verbs_mac(key, hello, rdma_get_local_addr(raw->id), raw->id->qp->qp_num, NULL, mac))
 		abort();
+	memcpy(hello->mac, mac, sizeof(hello->mac));
 }
 
 static void

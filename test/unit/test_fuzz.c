@@ -16,6 +16,8 @@
 #include <string.h>
 #include <time.h>
 
+#define NEAR_MAX	72			/* an AUTH */
+
 static uint64_t state;
 
 static uint32_t
@@ -31,14 +33,14 @@ any(uint32_t below)
 static size_t
 near_verbs_message(uint8_t *buf)
 {
-	static const size_t sizes[] = {RBP_VERBS_HELLO_SIZE, RBP_VERBS_WELCOME_SIZE, RBP_VERBS_WELCOME_SIZE, RBP_VERBS_ENTRY_SIZE};
+	static const size_t sizes[] = {RBP_VERBS_HELLO_SIZE, RBP_VERBS_WELCOME_SIZE, RBP_VERBS_REFUSAL_SIZE, RBP_VERBS_ENTRY_SIZE};
 	uint32_t	which = any(4);
 	size_t		size = sizes[which];
 
-	for (size_t i = 0; i < 64; i++)
+	for (size_t i = 0; i < NEAR_MAX; i++)
 		buf[i] = any(3) == 0 ? (uint8_t) any(256) : 0;
 	if (which < 3)
-		memcpy(buf, "rb\1\0", 4);
+		memcpy(buf, "rb\2\0", 4);
 	if (which == 1)
 		memset(buf + 4, 0, 4);	/* RBP_WIRE_OK */
 	if (which == 1)
@@ -48,7 +50,7 @@ near_verbs_message(uint8_t *buf)
 	if (which == 3)
 		rbp_wire_put_verbs_entry(buf, (RbpVerbsEntryState) any(3), 9, any(UINT32_MAX), any(UINT32_MAX));
 	for (uint32_t flips = any(3); flips > 0; flips--)
-		buf[any(64)] ^= (uint8_t) (1 << any(8));
+		buf[any(NEAR_MAX)] ^= (uint8_t) (1 << any(8));
 	return any(4) == 0 ? any((uint32_t) size + 1) : size;
 }
 
@@ -61,7 +63,7 @@ near_message(uint8_t *buf)
 		uint8_t		op;
 		uint8_t		size;
 	}			messages[] = {
-		{1, 64}, {2, 40}, {3, 40}, {4, 24}, {16, 32}, {17, 32}, {18, 32},
+		{1, 64}, {2, 40}, {3, 72}, {4, 56}, {4, 24}, {16, 32}, {17, 32}, {18, 32},
 		{19, 32}, {0x90, 16}, {0x91, 16}, {0x92, 16}, {0x93, 16}
 	};
 	uint32_t	which = any(sizeof(messages) / sizeof(messages[0]));
@@ -69,14 +71,14 @@ near_message(uint8_t *buf)
 	size_t		size = messages[which].size;
 	size_t		len;
 
-	for (size_t i = 0; i < 64; i++)
+	for (size_t i = 0; i < NEAR_MAX; i++)
 		buf[i] = any(3) == 0 ? (uint8_t) any(256) : 0;
 	memset(buf, 0, 8);
 	buf[0] = op;
 	buf[4] = (uint8_t) (size - 8);
 	if (op == 1)
 	{
-		memcpy(buf + 8, RBP_WIRE_MAGIC "\0\1\0\0\0\0\0", 16);
+		memcpy(buf + 8, RBP_WIRE_MAGIC "\0\2\0\0\0\0\0", 16);
 		len = any(40);
 		memset(buf + 24, 0, 40);
 		for (size_t i = 0; i < len; i++)
@@ -84,6 +86,8 @@ near_message(uint8_t *buf)
 	}
 	if (op == 4)
 		buf[12] = buf[13] = buf[14] = buf[15] = buf[21] = buf[22] = buf[23] = 0;
+	if (op == 4 && size == RBP_REFUSAL_SIZE)
+		buf[2] = (uint8_t) any(6);
 	if (op >= 16 && op < 0x80)
 	{
 		uint32_t	payload = any(2) ? any(70000) : 0;
@@ -101,7 +105,7 @@ near_message(uint8_t *buf)
 		}
 	}
 	for (uint32_t flips = any(3); flips > 0; flips--)
-		buf[any(64)] ^= (uint8_t) (1 << any(8));
+		buf[any(NEAR_MAX)] ^= (uint8_t) (1 << any(8));
 	return any(4) == 0 ? any((uint32_t) size + 1) : size;
 }
 
@@ -123,7 +127,7 @@ main(void)
 
 	for (uint32_t i = 0; i < 300000 * rounds; i++)
 	{
-		uint8_t		buf[64];
+		uint8_t		buf[NEAR_MAX];
 		size_t		len = any(4) == 0 ? near_verbs_message(buf) : near_message(buf);
 		uint8_t    *exact = malloc(len > 0 ? len : 1);
 		RbpWireRequest req;

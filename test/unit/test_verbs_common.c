@@ -319,47 +319,57 @@ test_proof(void)
 	static const uint8_t abc[RBP_VERBS_DIGEST_LEN] = {
 		0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea, 0x41, 0x41, 0x40, 0xde, 0x5d, 0xae, 0x22, 0x23
 	};
-	uint8_t		secret[RBP_SECRET_LEN] = {1, 2, 3};
-	uint8_t		nonce[RBP_VERBS_NONCE_LEN] = {4, 5, 6};
-	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
-	uint8_t		macs[8][RBP_VERBS_MAC_LEN];
+	uint8_t		key[RBP_SECRET_LEN] = {1, 2, 3};
+	RbpWireVerbsHello hello = {.nonce = {4, 5, 6}};
+	RbpWireVerbsWelcome welcome = {.regions = 7,.region_size = 8,.table_key = 9,.table_address = 10};
+	uint8_t		macs[12][RBP_MAC_LEN];
 	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(1)};
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
 	struct sockaddr other = {.sa_family = AF_UNIX};
+	const struct sockaddr *client = (struct sockaddr *) &v4;
 	unsigned int same = 0;
 
-	ok(rbp_verbs_lease_digest("abc", digest) && memcmp(digest, abc, sizeof(abc)) == 0,
+	ok(rbp_verbs_lease_digest("abc", hello.digest) && memcmp(hello.digest, abc, sizeof(abc)) == 0,
 	   "a lease's digest is that of its id");
 
 	inet_pton(AF_INET, "10.1.2.3", &v4.sin_addr);
 	inet_pton(AF_INET6, "::ffff:10.1.2.3", &v6.sin6_addr);
 	memset(macs, 0, sizeof(macs));
-	ok(rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[0]), "a MAC of an IPv4 client");
+	ok(rbp_verbs_mac(key, &hello, client, 17, NULL, macs[0]), "a MAC of an IPv4 client");
 	v4.sin_port = htons(2);
-	ok(rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[1]) &&
+	ok(rbp_verbs_mac(key, &hello, client, 17, NULL, macs[1]) &&
 	   memcmp(macs[0], macs[1], sizeof(macs[0])) == 0, "its port does not matter");
-	ok(rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v6, 17, macs[1]) &&
+	ok(rbp_verbs_mac(key, &hello, (struct sockaddr *) &v6, 17, NULL, macs[1]) &&
 	   memcmp(macs[0], macs[1], sizeof(macs[0])) == 0, "nor that its address is mapped into IPv6");
-	ok(!rbp_verbs_mac(secret, nonce, digest, &other, 17, macs[1]), "other addresses have none");
+	ok(!rbp_verbs_mac(key, &hello, &other, 17, NULL, macs[1]), "other addresses have none");
 
-	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 18, macs[1]);
+	rbp_verbs_mac(key, &hello, client, 18, NULL, macs[1]);
 	v4.sin_addr.s_addr ^= htonl(1);
-	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[2]);
+	rbp_verbs_mac(key, &hello, client, 17, NULL, macs[2]);
 	v6.sin6_addr.s6_addr[0] = 1;
-	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v6, 17, macs[3]);
+	rbp_verbs_mac(key, &hello, (struct sockaddr *) &v6, 17, NULL, macs[3]);
 	v4.sin_addr.s_addr ^= htonl(1);
-	secret[31] ^= 1;
-	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[4]);
-	secret[31] ^= 1;
-	nonce[15] ^= 1;
-	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[5]);
-	nonce[15] ^= 1;
-	digest[15] ^= 1;
-	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[6]);
-	for (int i = 0; i < 8; i++)
+	key[31] ^= 1;
+	rbp_verbs_mac(key, &hello, client, 17, NULL, macs[4]);
+	key[31] ^= 1;
+	hello.nonce[15] ^= 1;
+	rbp_verbs_mac(key, &hello, client, 17, NULL, macs[5]);
+	hello.nonce[15] ^= 1;
+	hello.digest[15] ^= 1;
+	rbp_verbs_mac(key, &hello, client, 17, NULL, macs[6]);
+	for (int i = 7; i < 12; i++)
+	{
+		/* the REP's, of which each word counts */
+		welcome.regions += i == 8;
+		welcome.region_size += i == 9;
+		welcome.table_key += i == 10;
+		welcome.table_address += i == 11;
+		rbp_verbs_mac(key, &hello, client, 17, &welcome, macs[i]);
+	}
+	for (int i = 0; i < 12; i++)
 		for (int j = 0; j < i; j++)
 			same += memcmp(macs[i], macs[j], sizeof(macs[i])) == 0;
-	is_u64(same, 0, "with queue pair, address, secret, nonce or lease another it is another");
+	is_u64(same, 0, "with queue pair, address, key, nonce, lease or answer another it is another");
 }
 
 int

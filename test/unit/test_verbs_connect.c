@@ -244,7 +244,7 @@ test_connect_failures(void)
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -2, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_DENIED, RBP_DENIED},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_BUSY, RBP_BUSY},
-		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_VERSION_MISMATCH, RBP_PROTOCOL},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_VERSION_MISMATCH, RBP_OTHER_VERSION},
 		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, -1, RBP_PROTOCOL},
 		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, -2, RBP_PROTOCOL},
 		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, RBP_WIRE_DENIED, RBP_PROTOCOL},
@@ -295,6 +295,90 @@ test_connect_failures(void)
 		ops->close(conn);
 	}
 	finish_ok("a REP without private data");
+}
+
+static void
+no_mac(RbpWireVerbsWelcome *welcome)
+{
+	memset(welcome->mac, 0, sizeof(welcome->mac));
+}
+
+static void
+last_bit(RbpWireVerbsWelcome *welcome)
+{
+	welcome->mac[RBP_MAC_LEN - 1] ^= 0x80;
+}
+
+static void
+regions(RbpWireVerbsWelcome *welcome)
+{
+	welcome->regions++;
+}
+
+static void
+region_size(RbpWireVerbsWelcome *welcome)
+{
+	welcome->region_size *= 2;
+}
+
+static void
+table(RbpWireVerbsWelcome *welcome)
+{
+	welcome->table_address += RBP_VERBS_ENTRY_SIZE;
+}
+
+static void
+table_key(RbpWireVerbsWelcome *welcome)
+{
+	welcome->table_key ^= 1;
+}
+
+/* Keep the first one's, and repeat it. */
+static void
+replay(RbpWireVerbsWelcome *welcome)
+{
+	static RbpWireVerbsWelcome first;
+
+	if (first.regions == 0)
+		first = *welcome;
+	memcpy(welcome->mac, first.mac, sizeof(first.mac));
+}
+
+/* A donor that does not know the key, or whose words were changed on the way. */
+static void
+test_proof(void)
+{
+	static const struct
+	{
+		const char *what;
+		void		(*tamper) (RbpWireVerbsWelcome *welcome);
+		RbpStatus	expected;
+	}			cases[] = {
+		{"no MAC", no_mac, RBP_UNPROVEN},
+		{"a wrong MAC", last_bit, RBP_UNPROVEN},
+		{"another number of regions", regions, RBP_UNPROVEN},
+		{"another size of regions", region_size, RBP_UNPROVEN},
+		{"another table", table, RBP_UNPROVEN},
+		{"another key of the table", table_key, RBP_UNPROVEN},
+		{"the first of two", replay, RBP_OK},
+		{"the first one's MAC again", replay, RBP_UNPROVEN},
+		{"nothing wrong", NULL, RBP_OK}
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	{
+		RbpConn    *conn = NULL;
+		RbpStatus	status;
+
+		begin_test();
+		donor.tamper = cases[i].tamper;
+		status = ops->connect(&ep, &cred, &conn);
+		if (status == RBP_OK)
+			status = ops->connect_wait(conn, in_ms(2000));
+		is_u64(status, cases[i].expected, "a REP with %s", cases[i].what);
+		ops->close(conn);
+		finish_ok("a REP with %s", cases[i].what);
+	}
 }
 
 /*
@@ -786,6 +870,7 @@ main(void)
 	test_phases();
 	test_handshake();
 	test_connect_failures();
+	test_proof();
 	test_begun_again();
 	test_lost_messages();
 	test_slow_device();

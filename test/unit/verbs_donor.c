@@ -207,8 +207,7 @@ put_welcome(uint16_t status)
 		welcome.table_key = donor.table_key;
 		welcome.table_address = donor.table_iova;
 	}
-	rbp_wire_put_verbs_welcome(donor.answer_data, &welcome);
-	donor.answer_len = RBP_VERBS_WELCOME_SIZE;
+	donor.answer_len = (uint8_t) rbp_wire_put_verbs_welcome(donor.answer_data, &welcome);
 }
 
 void
@@ -222,9 +221,10 @@ static void
 on_connect(struct rdma_cm_id *id, const struct rdma_conn_param *param)
 {
 	RbpWireVerbsHello hello;
+	RbpWireVerbsWelcome welcome;
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	uint8_t		key[RBP_SECRET_LEN];
-	uint8_t		mac[RBP_VERBS_MAC_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
 
 	donor.requests++;
 	donor.param = *param;
@@ -235,9 +235,16 @@ on_connect(struct rdma_cm_id *id, const struct rdma_conn_param *param)
 		rbp_verbs_lease_digest(cred.lease, digest) &&
 		memcmp(digest, hello.digest, sizeof(digest)) == 0 &&
 		rbp_donor_key(cred.secret, ep.donor, key) &&
-		rbp_verbs_mac(key, hello.nonce, digest, rdma_get_local_addr(id),
-					  id->qp->qp_num, mac) &&
-		memcmp(mac, hello.mac, sizeof(mac)) == 0;
+		rbp_verbs_mac(key, &hello, rdma_get_local_addr(id), id->qp->qp_num, NULL, mac) &&
+		memcmp(mac, hello.mac, sizeof(hello.mac)) == 0;
+	if (donor.hello_ok && donor.answer_len == RBP_VERBS_WELCOME_SIZE)
+	{
+		memcpy(&welcome, donor.answer_data, sizeof(welcome));
+		(void) rbp_verbs_mac(key, &hello, rdma_get_local_addr(id), id->qp->qp_num, &welcome, welcome.mac);
+		if (donor.tamper != NULL)
+			donor.tamper(&welcome);
+		memcpy(donor.answer_data, &welcome, sizeof(welcome));
+	}
 	if (!donor.silent)
 		answer_connect(id);
 }

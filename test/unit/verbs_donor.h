@@ -64,9 +64,11 @@ typedef struct Donor
 	bool		silent;
 	enum rdma_cm_event_type answer;
 	int			answer_status;
-	uint8_t		answer_data[64];
+	uint8_t		answer_data[RBP_VERBS_WELCOME_SIZE];
 	uint8_t		answer_len;
 	int64_t		answer_delay;
+	void		(*tamper) (RbpWireVerbsWelcome *welcome);	/* after its MAC was
+															 * computed */
 
 	/* what it got */
 	uint32_t	requests;

@@ -106,7 +106,8 @@ typedef struct VerbsConn
 	RbpStatus	failure;		/* of submit() once VERBS_FAILED */
 
 	/* while connecting */
-	RbpCredentials cred;		/* with the donor's key as secret */
+	uint8_t		key[RBP_SECRET_LEN];	/* the donor's */
+	RbpWireVerbsHello hello;
 	struct sockaddr_storage peer;
 	int			tries;			/* ids so far */
 	int64_t		asked_at;		/* when the REQ was sent */

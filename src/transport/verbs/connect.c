@@ -144,11 +144,20 @@ make_qp(VerbsConn *conn)
 	return RBP_OK;
 }
 
+/* The MAC of the REQ, or of that REP to it */
+static bool
+make_mac(VerbsConn *conn, const RbpWireVerbsWelcome *welcome, uint8_t mac[RBP_MAC_LEN])
+{
+	return rbp_verbs_mac(conn->key, &conn->hello, rdma_get_local_addr(conn->id),
+						 conn->id->qp->qp_num, welcome, mac);
+}
+
 /* The route is known: ask the donor. */
 static RbpStatus
 send_request(VerbsConn *conn)
 {
-	RbpWireVerbsHello hello = {.version = RBP_WIRE_VERSION};
+	RbpWireVerbsHello *hello = &conn->hello;
+	uint8_t		mac[RBP_MAC_LEN];
 	uint8_t		message[RBP_VERBS_HELLO_SIZE];
 	struct rdma_conn_param param = {
 		.private_data = message,
@@ -162,13 +171,11 @@ send_request(VerbsConn *conn)
 		return status;
 	param.initiator_depth = conn->device->reads;	/* the donor reads nothing */
 
-	if (getrandom(hello.nonce, sizeof(hello.nonce), 0) != sizeof(hello.nonce) ||
-		!rbp_verbs_lease_digest(conn->cred.lease, hello.digest) ||
-		!rbp_verbs_mac(conn->cred.secret, hello.nonce, hello.digest,
-					   rdma_get_local_addr(conn->id), conn->id->qp->qp_num,
-					   hello.mac))
+	if (getrandom(hello->nonce, sizeof(hello->nonce), 0) != sizeof(hello->nonce) ||
+		!make_mac(conn, NULL, mac))
 		return RBP_NOMEM;
-	rbp_wire_put_verbs_hello(message, &hello);
+	memcpy(hello->mac, mac, sizeof(hello->mac));
+	rbp_wire_put_verbs_hello(message, hello);
 
 	if (rdma_connect(conn->id, &param) != 0)
 		return status_of_errno(errno);
@@ -214,6 +221,7 @@ rejected(VerbsConn *conn, const struct rdma_cm_event *event)
 static RbpStatus
 handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 {
+	uint8_t		mac[RBP_MAC_LEN];
 	RbpStatus	status;
 
 	switch (event->event)
@@ -239,10 +247,14 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 			if (!read_welcome(conn, &event->param.conn) ||
 				conn->welcome.status != RBP_WIRE_OK)
 				return RBP_PROTOCOL;
+			if (!make_mac(conn, &conn->welcome, mac))
+				return RBP_NOMEM;
+			if (CRYPTO_memcmp(mac, conn->welcome.mac, sizeof(mac)) != 0)
+				return RBP_UNPROVEN;
 			conn->regions = calloc(conn->welcome.regions, sizeof(Region));
 			if (conn->regions == NULL)
 				return RBP_NOMEM;
-			OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
+			OPENSSL_cleanse(conn->key, sizeof(conn->key));
 			conn->state = VERBS_READY;
 			return RBP_OK;
 
@@ -385,7 +397,7 @@ rbp_verbs_close(RbpConn *base)
 	if (conn->channel != NULL)
 		rdma_destroy_event_channel(conn->channel);
 	free(conn->regions);
-	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
+	OPENSSL_cleanse(conn->key, sizeof(conn->key));
 	free(conn);
 }
 
@@ -408,13 +420,14 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 		return RBP_NOMEM;
 	conn->base.ops = &rbp_verbs_ops;
 	conn->peer = peer;
-	conn->cred = *cred;
+	conn->hello.version = RBP_WIRE_VERSION;
 	conn->free_bounces = (1u << BOUNCES) - 1;
 	conn->free_lookups = (1u << LOOKUPS) - 1;
 	conn->channel = rdma_create_event_channel();
 	if (conn->channel == NULL)
 		status = status_of_errno(errno);
-	else if (!rbp_donor_key(cred->secret, ep->donor, conn->cred.secret))
+	else if (!rbp_donor_key(cred->secret, ep->donor, conn->key) ||
+			 !rbp_verbs_lease_digest(cred->lease, conn->hello.digest))
 		status = RBP_NOMEM;
 	else if (fcntl(conn->channel->fd, F_SETFD, FD_CLOEXEC) != 0 ||
 			 fcntl(conn->channel->fd, F_SETFL, O_NONBLOCK) != 0)

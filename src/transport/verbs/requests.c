@@ -74,7 +74,7 @@ rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure)
 	rbp_verbs_release_qp(conn);
 	conn->state = VERBS_FAILED;
 	conn->failure = failure;
-	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
+	OPENSSL_cleanse(conn->key, sizeof(conn->key));
 
 	while (conn->done < conn->posted)
 		end_io(work_at(conn, conn->done++)->io, status);
