@@ -117,7 +117,7 @@ PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES
 SHLIB_LINK = $(MODULE_LDFLAGS) $(shell pkg-config --libs $(OWN_PACKAGES)) -lpthread
 
 OWN_PACKAGES := libcrypto libxxhash
-LEASE_PACKAGES := libcurl jansson
+LEASE_PACKAGES := libcurl jansson libcrypto
 FOLLOW_PACKAGES := libpq
 VERBS_PACKAGES := libcrypto librdmacm libibverbs
 MODULE_PACKAGES := $(sort $(OWN_PACKAGES) $(LEASE_PACKAGES) $(VERBS_PACKAGES))

@@ -7,7 +7,7 @@ PROGRAM_NAMES := broker donor ctl
 PROGRAMS := $(PROGRAM_NAMES:%=build/remote_bp_%)
 PROGRAM_SOURCES := $(wildcard broker/*/*.c) $(SHARED_SOURCES)
 PROGRAM_OBJS := $(PROGRAM_SOURCES:%.c=build/program/%.o)
-PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash librdmacm libibverbs
+PROGRAM_PACKAGES := libmicrohttpd gnutls jansson libcurl sqlite3 libcrypto libsystemd libxxhash librdmacm libibverbs
 MAN_PAGES := $(patsubst docs/%,build/%,$(wildcard docs/man/*.[18]))
 
 # remote_bp_ctl alone is linked with these, and made of one more room.

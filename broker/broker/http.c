@@ -20,6 +20,7 @@
 #include "broker/broker/credentials.h"
 #include "broker/broker/http.h"
 #include "broker/broker/state.h"
+#include "broker/broker/tls.h"
 #include "broker/common/format.h"
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
@@ -663,18 +664,20 @@ broker_http_listen(const char *host, uint16_t port, char *address, size_t len)
 }
 
 void
-broker_http_start(const BrokerRoute *served)
+broker_http_start(const BrokerRoute *served, bool tls)
 {
 	routes = served;
 	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
 							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
-							 MHD_USE_ITC,
+							 MHD_USE_ITC | (tls ? MHD_USE_TLS : 0),
 							 0, NULL, NULL, on_request, NULL,
 							 MHD_OPTION_LISTEN_SOCKET, listening,
 							 MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
 							 MHD_OPTION_NOTIFY_CONNECTION, broker_connection_notify, NULL,
 							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) BROKER_ALL_CONNECTIONS,
 							 MHD_OPTION_THREAD_STACK_SIZE, (size_t) STACK_SIZE,
+							 tls ? MHD_OPTION_HTTPS_CERT_CALLBACK : MHD_OPTION_END, broker_tls_identify,
+							 MHD_OPTION_HTTPS_PRIORITIES, "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2",
 							 MHD_OPTION_END);
 	if (httpd == NULL)
 		rbp_die("cannot start the HTTP server");

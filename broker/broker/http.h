@@ -99,10 +99,10 @@ extern BrokerReply broker_metrics(const char *id, const json_t *body);
 extern bool broker_http_listen(const char *host, uint16_t port, char *address, size_t len);
 
 /*
- * Serve in the background, after broker_http_listen().  served is kept by
- * reference.
+ * Serve in the background, after broker_http_listen(): over TLS, after
+ * broker_tls_open(), if tls.  served is kept by reference.
  */
-extern void broker_http_start(const BrokerRoute *served);
+extern void broker_http_start(const BrokerRoute *served, bool tls);
 
 /* Waits for running requests; call broker_stop() before. */
 extern void broker_http_stop(void);

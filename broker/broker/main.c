@@ -17,6 +17,7 @@
 #include "broker/broker/share.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
+#include "broker/broker/tls.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
 #include "broker/common/secret.h"
@@ -43,6 +44,8 @@
 static RbpHostPort opt_listen;
 static const char *opt_state;
 static const char *opt_credentials;
+static const char *opt_tls_cert;
+static const char *opt_tls_key;
 static bool opt_insecure;
 static int	opt_donor_timeout = 10;
 static RbpLogLevel opt_log_level = RBP_LOG_INFO;
@@ -54,11 +57,15 @@ static const RbpOption options[] = {
 	{"check-config", RBP_OPT_FLAG, &opt_check_config, NULL,
 	"say whether the options are valid, then exit", NULL, false, 0, 0},
 	{"listen", RBP_OPT_ADDRESS, &opt_listen, "HOST:PORT",
-	"address to serve HTTP on; port 0: any", NULL, true, 0, 0},
+	"address to serve HTTP or HTTPS on; port 0: any", NULL, true, 0, 0},
 	{"state", RBP_OPT_STRING, &opt_state, "FILE",
 	"SQLite file that keeps donors and leases", NULL, true, 0, 0},
 	{"credentials", RBP_OPT_STRING, &opt_credentials, "FILE",
 	"file with the credentials to accept", "on loopback none, else a file beside the state", false, 0, 0},
+	{"tls-cert", RBP_OPT_STRING, &opt_tls_cert, "FILE",
+	"certificate to serve HTTPS with, and those that lead to its CA", "with credentials, a file beside the state", false, 0, 0},
+	{"tls-key", RBP_OPT_STRING, &opt_tls_key, "FILE",
+	"its private key", NULL, false, 0, 0},
 	{"insecure", RBP_OPT_FLAG, &opt_insecure, NULL,
 	"let everybody who reaches the broker do everything", NULL, false, 0, 0},
 	{"donor-timeout", RBP_OPT_INT, &opt_donor_timeout, "SECONDS",
@@ -224,7 +231,10 @@ int
 main(int argc, char **argv)
 {
 	char		address[RBP_HOST_LEN + 16];
+	char		pin[RBP_SECRET_DIGITS + 1];
 	bool		loopback;
+	bool		credentials;
+	bool		tls;
 	pthread_t	ticker_thread;
 	sigset_t	signals;
 	int			signo;
@@ -234,6 +244,8 @@ main(int argc, char **argv)
 		rbp_usage_error(&program, "there are too many arguments");
 	if (opt_insecure && opt_credentials != NULL)
 		rbp_option_error(&program, "insecure", "it does not go together with --credentials");
+	if ((opt_tls_cert == NULL) != (opt_tls_key == NULL))
+		rbp_option_error(&program, "tls-cert", "it goes together with --tls-key");
 	rbp_config_checked(&program, opt_check_config);
 	rbp_log_init(program.name, opt_log_level);
 	rbp_hide_memory();
@@ -243,15 +255,19 @@ main(int argc, char **argv)
 
 	broker_state_open(opt_state, (int64_t) opt_donor_timeout * 1000);
 	loopback = broker_http_listen(opt_listen.host, opt_listen.port, address, sizeof(address));
-	if (opt_credentials != NULL || !(loopback || opt_insecure))
-		broker_credentials_open(opt_credentials, opt_state);
+	credentials = opt_credentials != NULL || !(loopback || opt_insecure);
+	tls = credentials || opt_tls_cert != NULL;
+	if (tls)
+		broker_tls_open(opt_tls_cert, opt_tls_key, opt_state, pin);
+	if (credentials)
+		broker_credentials_open(opt_credentials, opt_state, pin);
 	else if (loopback)
 		rbp_log(RBP_LOG_WARNING, "without --credentials everybody on this machine can lease memory");
 	broker.insecure = opt_insecure && !loopback;
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
 		rbp_die("cannot start a thread: %s", strerror(rc));
-	broker_http_start(broker_routes);
+	broker_http_start(broker_routes, tls);
 	rbp_log(RBP_LOG_INFO, "listening on %s", address);
 	sd_notify(0, "READY=1");
 
@@ -259,6 +275,7 @@ main(int argc, char **argv)
 	{
 		rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
 		broker_credentials_reload();
+		broker_tls_reload();
 	}
 
 	rbp_log(RBP_LOG_INFO, "stopping on signal %d", signo);

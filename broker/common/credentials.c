@@ -100,7 +100,8 @@ rbp_credentials_write(const RbpAcceptedList *c, const char *path)
 }
 
 void
-rbp_credentials_add(RbpAcceptedList *c, RbpRole role, const char *name, char token[RBP_TOKEN_LEN])
+rbp_credentials_add(RbpAcceptedList *c, RbpRole role, const char *name, const char *pin,
+					char token[RBP_TOKEN_LEN])
 {
 	RbpAccepted line = {.role = role};
 	unsigned char bytes[RBP_SECRET_LEN];
@@ -111,7 +112,7 @@ rbp_credentials_add(RbpAcceptedList *c, RbpRole role, const char *name, char tok
 	rbp_secret_hash(secret, line.hash);
 	strcpy(line.name, name);
 	append(c, &line);
-	snprintf(token, RBP_TOKEN_LEN, "%s.%s.%s.-", rbp_role_names[role], name, secret);
+	snprintf(token, RBP_TOKEN_LEN, "%s.%s.%s.%s", rbp_role_names[role], name, secret, pin);
 	OPENSSL_cleanse(bytes, sizeof(bytes));
 	OPENSSL_cleanse(secret, sizeof(secret));
 }

@@ -34,6 +34,9 @@ typedef struct RbpAcceptedList
 
 #define RBP_CREDENTIALS_WHY_LEN		128
 
+/* Of the file that a broker makes beside its state */
+#define RBP_CREDENTIALS_SUFFIX		".credentials"
+
 /*
  * Read the file into c.  False, and c is left alone, if it cannot be used; why
  * tells the reason, and the line.
@@ -44,9 +47,12 @@ extern bool rbp_credentials_read(RbpAcceptedList *c, const char *path,
 /* See rbp_secret_file_write(). */
 extern bool rbp_credentials_write(const RbpAcceptedList *c, const char *path);
 
-/* Make a credential, and add its line.  The caller must clear token after use. */
+/*
+ * Make a credential with that pin, and add its line.  The caller must clear
+ * token after use.
+ */
 extern void rbp_credentials_add(RbpAcceptedList *c, RbpRole role, const char *name,
-								char token[RBP_TOKEN_LEN]);
+								const char *pin, char token[RBP_TOKEN_LEN]);
 
 /*
  * Is it one of them?  The time does not tell what is wrong with it.  *named: there is

@@ -9,6 +9,7 @@
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
 #include "common/bytes.h"
+#include "common/curl_tls.h"
 #include "common/json.h"
 #include "common/limits.h"
 #include "common/text.h"
@@ -24,8 +25,10 @@ struct RbpHttp
 	CURL	   *curl;
 	char	   *base_url;		/* without a trailing slash */
 	const char *token_file;
+	const char *ca_file;
 	char	   *token;			/* in use; NULL: none */
 	bool		reload;			/* try the file's token first */
+	bool		unbelieved;		/* the broker, when it was asked last */
 	const atomic_bool *abort_flag;
 
 	RbpBytes	body;			/* of the last answer */
@@ -74,20 +77,22 @@ check_abort(void *arg, curl_off_t dltotal, curl_off_t dlnow,
 bool
 rbp_http_is_url(const char *text)
 {
-	return strncasecmp(text, "http://", 7) == 0 && strchr(":/", text[7]) == NULL;
+	size_t		scheme = strncasecmp(text, "http://", 7) == 0 ? 7 : strncasecmp(text, "https://", 8) == 0 ? 8 : 0;
+
+	return scheme > 0 && strchr(":/", text[scheme]) == NULL;
 }
 
-/* Use this token from now on, and take ownership of it. */
+/* Use this token, or none, from now on, and take ownership of it. */
 static void
 use_token(RbpHttp *http, char *token)
 {
 	http->token = token;
-	curl_easy_setopt(http->curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-	curl_easy_setopt(http->curl, CURLOPT_XOAUTH2_BEARER, token);
+	if (!rbp_curl_believe(http->curl, http->base_url, token, http->ca_file))
+		rbp_die("out of memory");
 }
 
 RbpHttp *
-rbp_http_create(const char *base_url, const char *token_file,
+rbp_http_create(const char *base_url, const char *token_file, const char *ca_file,
 				long connect_ms, long total_ms)
 {
 	RbpHttp    *http = calloc(1, sizeof(RbpHttp));
@@ -101,8 +106,8 @@ rbp_http_create(const char *base_url, const char *token_file,
 		http->base_url[--len] = '\0';
 
 	http->token_file = token_file;
-	if (token_file != NULL)
-		use_token(http, rbp_token_load(token_file));
+	http->ca_file = ca_file;
+	use_token(http, rbp_token_load(token_file));
 	curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(http->curl, CURLOPT_ERRORBUFFER, http->error);
 	curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, take_body);
@@ -112,7 +117,6 @@ rbp_http_create(const char *base_url, const char *token_file,
 	curl_easy_setopt(http->curl, CURLOPT_NOPROGRESS, 0L);
 	curl_easy_setopt(http->curl, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(http->curl, CURLOPT_PROXY, "");
-	curl_easy_setopt(http->curl, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(http->curl, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION);
 	curl_easy_setopt(http->curl, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
 	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
@@ -179,8 +183,9 @@ exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 	curl_easy_setopt(http->curl, CURLOPT_CUSTOMREQUEST, method);
 
 	rc = curl_easy_perform(http->curl);
-	if (rc != CURLE_OK && http->error[0] == '\0')
-		snprintf(http->error, sizeof(http->error), "%s", curl_easy_strerror(rc));
+	http->unbelieved = rbp_curl_unbelieved(rc);
+	if (rc != CURLE_OK && (http->error[0] == '\0' || rc == CURLE_UNSUPPORTED_PROTOCOL))
+		snprintf(http->error, sizeof(http->error), "%s", rbp_curl_error(rc));
 	return rc == CURLE_OK;
 }
 
@@ -248,13 +253,14 @@ send_once(RbpHttp *http, const char *method, const char *url, const char *text,
 }
 
 /*
- * The broker does not accept the credential, or not for this.  (It says 403,
- * too, if a lease's secret is wrong, which no request of this client has.)
+ * The broker does not accept the credential, or not for this; or is not whom
+ * its pin names.  (It says 403, too, if a lease's secret is wrong, which no
+ * request of this client has.)
  */
 static bool
-is_refused(int status)
+is_refused(const RbpHttp *http, int status)
 {
-	return status == 401 || status == 403;
+	return http->unbelieved || status == 401 || status == 403;
 }
 
 /* The token of the file, if it is another one than that in use. */
@@ -287,14 +293,14 @@ send_request(RbpHttp *http, const char *method, const char *url, const char *tex
 	if (fresh != NULL)
 		use_token(http, fresh);
 	status = send_once(http, method, url, text, reply);
-	if (is_refused(status) && fresh != NULL)
+	if (is_refused(http, status) && fresh != NULL)
 	{
-		rbp_log_repeated(RBP_LOG_WARNING, "the broker does not accept the credential of \"%s\": the one before stays in use",
+		rbp_log_repeated(RBP_LOG_WARNING, "the broker does not accept the credential of \"%s\", or is not whom its pin names: the one before stays in use",
 						 http->token_file);
 		use_token(http, before);
 		status = send_once(http, method, url, text, reply);
 	}
-	else if (is_refused(status) && (fresh = new_token(http)) != NULL)
+	else if (is_refused(http, status) && (fresh = new_token(http)) != NULL)
 	{
 		use_token(http, fresh);
 		status = send_once(http, method, url, text, reply);
@@ -303,7 +309,7 @@ send_request(RbpHttp *http, const char *method, const char *url, const char *tex
 		http->reload = false;
 	if (fresh == NULL)
 		return status;
-	if (http->token == fresh && status != -1 && !is_refused(status))
+	if (http->token == fresh && status != -1 && !is_refused(http, status))
 	{
 		rbp_log(RBP_LOG_INFO, "the broker accepts the new credential of \"%s\"", http->token_file);
 		rbp_token_free(before);

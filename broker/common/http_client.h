@@ -25,7 +25,7 @@ typedef struct RbpHttp RbpHttp;
  */
 extern void rbp_http_init(void);
 
-/* Is this "http://" and a host?  The broker does not serve https. */
+/* Is this "http://" or "https://" and a host? */
 extern bool rbp_http_is_url(const char *text);
 
 /*
@@ -33,12 +33,14 @@ extern bool rbp_http_is_url(const char *text);
  * connect_ms bounds connecting, total_ms a whole request.
  *
  * token_file may be NULL, and is kept by reference.  The credential is read
- * now, and again when the broker refuses it: then the request is repeated with
- * the file's credential, if that is another one, which is logged.  Ends the process if
- * the file cannot be used now, or memory is short.
+ * now, and again when the broker refuses it, or is not whom its pin names: then
+ * the request is repeated with the file's credential, if that is another one,
+ * which is logged.  ca_file: see rbp_curl_believe(); likewise kept.  Ends the
+ * process if the token file cannot be used now, or memory is short.
  */
 extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
-								long connect_ms, long total_ms);
+								const char *ca_file, long connect_ms,
+								long total_ms);
 extern void rbp_http_destroy(RbpHttp *http);
 
 /*

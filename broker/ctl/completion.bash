@@ -5,7 +5,7 @@ _remote_bp_ctl()
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} words
 
     case $previous in
-        --token-file | --credentials)
+        --token-file | --credentials | --broker-ca | --tls-cert)
             mapfile -t COMPREPLY < <(compgen -f -- "$current")
             return
             ;;

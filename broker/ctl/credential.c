@@ -8,6 +8,7 @@
  */
 #include "broker/common/credentials.h"
 #include "broker/common/log.h"
+#include "broker/common/tls.h"
 #include "broker/ctl/credential.h"
 #include "broker/ctl/table.h"
 #include "common/text.h"
@@ -15,6 +16,7 @@
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,12 +34,40 @@ write_file(const RbpAcceptedList *c, const char *path)
 		rbp_die("could not write \"%s\": %s", path, strerror(errno));
 }
 
+/*
+ * The pin of the broker's certificate.  What a broker made is all beside its
+ * state, so the place of the one file tells that of the other.
+ */
 static void
-add(RbpAcceptedList *c, const char *path, RbpRole role, const char *name)
+find_pin(const char *path, const char *cert, char pin[RBP_SECRET_DIGITS + 1])
 {
+	size_t		len = strlen(path);
+	size_t		suffix = strlen(RBP_CREDENTIALS_SUFFIX);
+	char	   *beside = NULL;
+	const char *fault;
+
+	if (cert == NULL && len > suffix && strcmp(path + len - suffix, RBP_CREDENTIALS_SUFFIX) == 0 &&
+		asprintf(&beside, "%.*s" RBP_CERT_SUFFIX, (int) (len - suffix), path) < 0)
+		rbp_die("out of memory");
+	fault = cert != NULL || beside != NULL ? rbp_tls_pin(cert != NULL ? cert : beside, pin) : "none is named";
+	if (fault != NULL && cert != NULL)
+		rbp_die("cannot use certificate \"%s\": %s", cert, fault);
+	if (fault != NULL)
+	{
+		rbp_log(RBP_LOG_WARNING, "without a certificate of the broker (%s), the credential has no pin: see --tls-cert", fault);
+		strcpy(pin, "-");
+	}
+	free(beside);
+}
+
+static void
+add(RbpAcceptedList *c, const char *path, const char *cert, RbpRole role, const char *name)
+{
+	char		pin[RBP_SECRET_DIGITS + 1];
 	char		token[RBP_TOKEN_LEN];
 
-	rbp_credentials_add(c, role, name, token);
+	find_pin(path, cert, pin);
+	rbp_credentials_add(c, role, name, pin, token);
 	write_file(c, path);
 	printf("%s\n", token);
 	OPENSSL_cleanse(token, sizeof(token));
@@ -90,7 +120,7 @@ remove_lines(RbpAcceptedList *c, const char *path, RbpRole role, const char *nam
 }
 
 const char *
-ctl_credential(const char *path, bool json, int argc, char **argv)
+ctl_credential(const char *path, const char *cert, bool json, int argc, char **argv)
 {
 	bool		adds = argc == 3 && strcmp(argv[0], "add") == 0;
 	bool		removes = (argc == 3 || argc == 4) && strcmp(argv[0], "remove") == 0;
@@ -102,6 +132,8 @@ ctl_credential(const char *path, bool json, int argc, char **argv)
 		return "credential needs add ROLE NAME, list, or remove ROLE NAME [HASH]";
 	if (json && (adds || removes))
 		return "credential add and remove do not take --json";
+	if (cert != NULL && !adds)
+		return "credential list and remove do not take --tls-cert";
 	if ((adds || removes) && !rbp_role_parse(argv[1], &role))
 		return "the roles are server, donor, operator and monitor";
 	if ((adds || removes) && !rbp_credential_name_valid(argv[2]))
@@ -110,7 +142,7 @@ ctl_credential(const char *path, bool json, int argc, char **argv)
 	if (!(adds && access(path, F_OK) != 0 && errno == ENOENT) && !rbp_credentials_read(&c, path, why))
 		rbp_die("cannot use credentials file \"%s\": %s", path, why);
 	if (adds)
-		add(&c, path, role, argv[2]);
+		add(&c, path, cert, role, argv[2]);
 	else if (removes)
 		remove_lines(&c, path, role, argv[2], argc == 4 ? argv[3] : "");
 	else

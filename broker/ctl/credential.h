@@ -13,9 +13,11 @@
 
 /*
  * argv: "add", ROLE, NAME; or "list"; or "remove", ROLE, NAME and perhaps the
- * beginning of a hash.  Returns what is wrong with that, or NULL.  Dies if the
- * file cannot be used.
+ * beginning of a hash.  cert: the broker's certificate, for the pin; NULL: the
+ * one that it made beside its state, if it has also made the file.  Returns
+ * what is wrong with the arguments, or NULL.  Dies if a file cannot be used.
  */
-extern const char *ctl_credential(const char *path, bool json, int argc, char **argv);
+extern const char *ctl_credential(const char *path, const char *cert, bool json,
+								  int argc, char **argv);
 
 #endif							/* RBP_CTL_CREDENTIAL_H */

@@ -26,21 +26,27 @@
 
 static const char *opt_broker;
 static const char *opt_token_file;
+static const char *opt_broker_ca;
 static const char *opt_dbname;
 static const char *opt_credentials;
+static const char *opt_tls_cert;
 static int	opt_interval = 2;
 static bool opt_once;
 static bool opt_json;
 
 static const RbpOption options[] = {
 	{"broker", RBP_OPT_STRING, &opt_broker, "URL",
-	"the broker, as in http://host:port", NULL, false, 0, 0},
+	"the broker, as in https://host:port", NULL, false, 0, 0},
 	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
 	"file with the credential that the broker wants", "none", false, 0, 0},
+	{"broker-ca", RBP_OPT_STRING, &opt_broker_ca, "FILE",
+	"CAs that are believed about the broker if the credential has no pin", "the system's", false, 0, 0},
 	{"dbname", RBP_OPT_STRING, &opt_dbname, "CONNINFO",
 	"the server, as psql takes it, for advice and top", NULL, false, 0, 0},
 	{"credentials", RBP_OPT_STRING, &opt_credentials, "FILE",
 	"with credential: the broker's file of that name", NULL, false, 0, 0},
+	{"tls-cert", RBP_OPT_STRING, &opt_tls_cert, "FILE",
+	"with credential add: the broker's certificate, for the pin", "beside the broker's state", false, 0, 0},
 	{"interval", RBP_OPT_INT, &opt_interval, "SECONDS",
 	"with top: time between refreshes", "2", false, 1, 3600},
 	{"once", RBP_OPT_FLAG, &opt_once, NULL,
@@ -122,7 +128,7 @@ typedef struct Command
 	/* for a server */
 	void		(*run) (const CtlSources *sources);
 	/* for a file: see ctl_credential() */
-	const char *(*edit) (const char *path, bool json, int argc, char **argv);
+	const char *(*edit) (const char *path, const char *cert, bool json, int argc, char **argv);
 } Command;
 
 static const Command commands[] = {
@@ -149,6 +155,8 @@ check_options(const Command *command)
 		rbp_usage_error(&program, "--credentials is required");
 	if (!edits && opt_credentials != NULL)
 		rbp_usage_error(&program, "%s does not take --credentials", command->name);
+	if (!edits && opt_tls_cert != NULL)
+		rbp_usage_error(&program, "%s does not take --tls-cert", command->name);
 	if (edits && opt_broker != NULL)
 		rbp_usage_error(&program, "%s does not take --broker", command->name);
 	if (command->run == NULL && !edits && opt_broker == NULL)
@@ -184,9 +192,9 @@ static RbpHttp *
 create_http(void)
 {
 	if (!rbp_http_is_url(opt_broker))
-		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as http://HOST:PORT", opt_broker);
+		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as https://HOST:PORT", opt_broker);
 	rbp_http_init();
-	return rbp_http_create(opt_broker, opt_token_file, CONNECT_MS, TOTAL_MS);
+	return rbp_http_create(opt_broker, opt_token_file, opt_broker_ca, CONNECT_MS, TOTAL_MS);
 }
 
 static void
@@ -254,7 +262,7 @@ main(int argc, char **argv)
 	}
 	else if (command->edit != NULL)
 	{
-		const char *fault = command->edit(opt_credentials, opt_json, argc - first - 1, argv + first + 1);
+		const char *fault = command->edit(opt_credentials, opt_tls_cert, opt_json, argc - first - 1, argv + first + 1);
 
 		if (fault != NULL)
 			rbp_usage_error(&program, "%s", fault);

@@ -365,7 +365,7 @@ control_init(Control *c, const RbpDonorOptions *opt)
 		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS
 	};
 	make_instance();
-	c->http = rbp_http_create(opt->broker, opt->token_file, 2000, REQUEST_MS);
+	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
 	rbp_http_set_abort(c->http, &stop_now);
 	donor_path = rbp_http_path("/v1/donors/%s", opt->id);
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);

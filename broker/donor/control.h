@@ -21,6 +21,7 @@ typedef struct RbpDonorOptions
 	RbpHostPort advertise;
 	const char *id;
 	const char *token_file;
+	const char *broker_ca;
 	const char *transports;
 	RbpHostPort rdma_listen;
 	RbpHostPort rdma_advertise;

@@ -66,7 +66,7 @@ static const RbpOption options[] = {
 	{"check-config", RBP_OPT_FLAG, &check_config, NULL,
 	"say whether the options are valid, then exit", NULL, false, 0, 0},
 	{"broker", RBP_OPT_STRING, &opt.broker, "URL",
-	"the broker's address, http://HOST:PORT", NULL, true, 0, 0},
+	"the broker's address, https://HOST:PORT", NULL, true, 0, 0},
 	{"listen", RBP_OPT_ADDRESS, &opt.listen, "HOST:PORT",
 	"address to serve memory on; port 0: any", NULL, true, 0, 0},
 	{"memory", RBP_OPT_SIZE, &opt.memory, "SIZE",
@@ -93,6 +93,8 @@ static const RbpOption options[] = {
 	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file with the credential that the broker wants", "none", false, 0, 0},
+	{"broker-ca", RBP_OPT_STRING, &opt.broker_ca, "FILE",
+	"CAs that are believed about the broker if the credential has no pin", "the system's", false, 0, 0},
 	{"huge-pages", RBP_OPT_STRING, &huge_pages_name, "WHEN",
 	"take the memory in huge pages: try (as far as there are some), on or off", "try", false, 0, 0},
 	{"numa-node", RBP_OPT_INT, &numa_node, "N",
@@ -244,7 +246,7 @@ parse_options(int argc, char **argv)
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
 	if (!rbp_http_is_url(opt.broker))
-		rbp_option_error(&program, "broker", "\"%s\" is not a URL such as http://HOST:PORT", opt.broker);
+		rbp_option_error(&program, "broker", "\"%s\" is not a URL such as https://HOST:PORT", opt.broker);
 	if (opt.rdma_advertise.given && is_wildcard(opt.rdma_advertise.host))
 		rbp_option_error(&program, "rdma-advertise", "clients cannot connect to any address");
 	if (opt.region_size % (UINT64_C(1) << 20) != 0)

@@ -25,6 +25,7 @@ int			rbp_guc_buffer_tier_max_size;
 int			rbp_guc_staging_size;
 char	   *rbp_guc_transport;
 char	   *rbp_guc_token_file;
+char	   *rbp_guc_broker_ca_file;
 char	   *rbp_guc_client_name;
 int			rbp_guc_lease_ttl;
 int			rbp_guc_keep_time;
@@ -110,16 +111,17 @@ check_broker(char **newval, void **extra, GucSource source)
 
 	if (url[0] == '\0')
 		return true;
-	if (pg_strncasecmp(url, "http://", 7) != 0)
+	host = pg_strncasecmp(url, "http://", 7) == 0 ? url + 7 :
+		pg_strncasecmp(url, "https://", 8) == 0 ? url + 8 : NULL;
+	if (host == NULL)
 	{
-		GUC_check_errdetail("A broker's URL starts with \"http://\".");
+		GUC_check_errdetail("A broker's URL starts with \"http://\" or \"https://\".");
 		return false;
 	}
-	host = url + 7;
 	if (host[0] == '\0' || host[0] == ':' || host[0] == '/' ||
 		strpbrk(url, " \t\r\n\"\\") != NULL)
 	{
-		GUC_check_errdetail("A broker's URL looks like \"http://host:port\".");
+		GUC_check_errdetail("A broker's URL looks like \"https://host:port\".");
 		return false;
 	}
 	return true;
@@ -435,6 +437,10 @@ static const struct
 	{"remote_bp.token_file", &rbp_guc_token_file, "",
 		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
 	"Sets the file with the credential for the broker; empty for none."},
+	{"remote_bp.broker_ca_file", &rbp_guc_broker_ca_file, "",
+		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+		"Sets the file with the certificates of the CAs that are believed about the broker; empty for those of the system.",
+	"It matters only if the credential has no pin."},
 	{"remote_bp.client_name", &rbp_guc_client_name, "",
 		PGC_POSTMASTER, 0,
 		"Sets the name of this server for the broker; empty for one made from those of machine and data directory.",

@@ -16,6 +16,7 @@ extern int	rbp_guc_buffer_tier_max_size;	/* MB; postmaster */
 extern int	rbp_guc_staging_size;	/* kB; postmaster */
 extern char *rbp_guc_transport; /* "auto", "shm", "verbs", "tcp" */
 extern char *rbp_guc_token_file;	/* "" for no token */
+extern char *rbp_guc_broker_ca_file;	/* "" for the system's */
 extern char *rbp_guc_client_name;	/* "" for one made from the machine's */
 extern int	rbp_guc_lease_ttl;	/* ms */
 extern int	rbp_guc_keep_time;	/* s */

@@ -143,7 +143,9 @@ token_rejected(RbpBroker *b, const char *token, const RbpHttpReply *reply,
 	char text[	200];
 
 	rbp_lease_error_text(reply->body, reply->len, text, sizeof(text));
-	if (token[0] == '\0')
+	if (reply->status == 0)
+		strlcpy(reason, reply->error, RBP_BROKER_WHY_LEN);
+	else if (token[0] == '\0')
 		snprintf(reason, RBP_BROKER_WHY_LEN,
 				 "it requires a credential, but remote_bp.token_file is not set (HTTP status %d)",
 				 reply->status);
@@ -182,8 +184,8 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		rbp_lease_http_request(b->url, token[0] != '\0' ? token : NULL, request,
 							   reply);
 		failed = reply->foreign ? FAILED_ANSWER :
-			reply->status == 0 ? FAILED_NETWORK :
-			reply->refused ? FAILED_AUTH : 0;
+			reply->refused ? FAILED_AUTH :
+			reply->status == 0 ? FAILED_NETWORK : 0;
 		if (failed == 0)
 			token_accepted(b, token, from_file != NULL && strcmp(token, from_file) == 0, reason);
 		else if (failed != FAILED_AUTH)

@@ -42,9 +42,11 @@
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 
+#include "base/guc.h"
 #include "base/wait.h"
 #include "common/bytes.h"
 #include "common/clock.h"
+#include "common/curl_tls.h"
 #include "common/json.h"
 #include "common/limits.h"
 #include "common/text.h"
@@ -143,14 +145,11 @@ set_options(const char *url, const char *token, const RbpHttpRequest *request,
 
 	curl_easy_reset(easy);
 	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+		rbp_curl_believe(easy, url, token, rbp_guc_broker_ca_file[0] != '\0' ? rbp_guc_broker_ca_file : NULL) &&
 		(request->body == NULL ||
 		 curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body) == CURLE_OK) &&
 		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
-		(token == NULL ||
-		 (curl_easy_setopt(easy, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) == CURLE_OK &&
-		  curl_easy_setopt(easy, CURLOPT_XOAUTH2_BEARER, token) == CURLE_OK)) &&
 		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, receive_body) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
@@ -321,7 +320,10 @@ rbp_lease_http_request(const char *url, const char *token,
 	if (finished && result == CURLE_OK)
 		take_reply(&answer, reply);
 	else if (finished)
-		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
+	{
+		reply->refused = rbp_curl_unbelieved(result);
+		strlcpy(reply->error, rbp_curl_error(result), sizeof(reply->error));
+	}
 	if (reply->error[0] != '\0' && host[0] != '\0')
 		rbp_lease_address_failed(host);
 	/* the reply may contain a lease's secret */

@@ -20,7 +20,8 @@ typedef struct RbpHttpReply
 	bool		foreign;		/* something else than a broker has replied,
 								 * which counts as no reply */
 	bool		refused;		/* the broker does not accept the token, or
-								 * not for this */
+								 * not for this; or, with status 0, is not
+								 * whom the token's pin names */
 	char	   *body;			/* palloc'd, or NULL; zero-terminated */
 	size_t		len;
 	char		error[256];		/* why there is no reply; "" if the host name
@@ -46,7 +47,7 @@ typedef struct RbpHttpRequest
 
 /*
  * Send one request to the server with that URL.  token: for the Authorization
- * header, or NULL.  Does not wait for a name server: while the host has no
+ * header, and for whom to believe, or NULL.  Does not wait for a name server: while the host has no
  * known address, the request fails at once.  Fills *reply.
  */
 extern void rbp_lease_http_request(const char *url, const char *token,

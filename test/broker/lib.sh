@@ -27,6 +27,10 @@ pump_pids=()
 declare -A revision=()      # by donor: what it has applied
 curl_auth=()
 
+# curl believes any broker: whom the programs believe is tested
+export CURL_HOME=$dir
+echo insecure >"$dir/.curlrc"
+
 clean_up()
 {
     local pid
@@ -39,13 +43,25 @@ clean_up()
 }
 trap clean_up EXIT
 
-# start_broker [ARGUMENT...]: with the state file of before, if there is one.
+# make_cert NAME: the files $dir/NAME.crt and $dir/NAME.key, of a broker on this host
+make_cert()
+{
+    (umask 077 && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj "/CN=$1" \
+        -addext "subjectAltName=${2:-DNS:localhost,IP:127.0.0.1}" -keyout "$dir/$1.key" -out "$dir/$1.crt" 2>/dev/null)
+}
+
+# pin_of FILE: the pin of its certificate
+pin_of() { openssl x509 -in "$1" -noout -pubkey | openssl pkey -pubin -outform DER | sha256sum | cut -c 1-64; }
+
+# start_broker [ARGUMENT...]: with the state file of before, if there is one, and with
+# the certificate that credential() has made.
 start_broker()
 {
-    local address='' i
+    local address='' i tls=()
 
+    [ ! -f "$dir/tls.crt" ] || [[ " $* " != *" --credentials "* ]] || tls=(--tls-cert "$dir/tls.crt" --tls-key "$dir/tls.key")
     : >"$log"
-    "$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" "$@" 2>"$log" &
+    "$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" "${tls[@]}" "$@" 2>"$log" &
     broker_pid=$!
     for ((i = 0; i < 300; i++)); do
         address=$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$log")
@@ -59,6 +75,7 @@ start_broker()
         exit 1
     fi
     url=http://$address
+    ! grep -q 'info: serving HTTPS ' "$log" || url=https://$address
 }
 
 kill_broker()
@@ -70,7 +87,11 @@ kill_broker()
 
 # credential ROLE NAME: one more in the file that start_broker --credentials is to have; prints it.
 credentials=$dir/credentials
-credential() { "$RBP_CTL" --credentials "$credentials" credential add "$1" "$2"; }
+credential()
+{
+    [ -f "$dir/tls.crt" ] || make_cert tls
+    "$RBP_CTL" --credentials "$credentials" --tls-cert "$dir/tls.crt" credential add "$1" "$2"
+}
 
 # as CREDENTIAL: from now on, requests have it
 as() { curl_auth=(-H "Authorization: Bearer $1"); }

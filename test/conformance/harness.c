@@ -174,7 +174,7 @@ start_broker(void)
 	snprintf(broker_url, sizeof(broker_url), "http://%s", address);
 	rbp_http_destroy(http);
 	/* patient: other tests may hold the disk up */
-	http = rbp_http_create(broker_url, NULL, 5000, 60000);
+	http = rbp_http_create(broker_url, NULL, NULL, 5000, 60000);
 }
 
 void

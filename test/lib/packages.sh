@@ -11,6 +11,7 @@ packages_to_build=(
     libjansson-dev
     librdmacm-dev
     libcurl4-openssl-dev
+    libgnutls28-dev
     libibverbs-dev
     libsqlite3-dev
     libssl-dev
@@ -24,7 +25,9 @@ packages_to_test=(
     e2fsprogs
     iproute2
     jq
+    libio-socket-ssl-perl
     libipc-run-perl
+    openssl
     perl
     procps
     sqlite3

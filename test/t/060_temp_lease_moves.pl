@@ -137,7 +137,7 @@ SQL
 	is(lease(), $lease, "$transport: the lease is the same");
 
 	# With a credential, at a broker that wants none.
-	write_token($token, 'secret', 'server');
+	write_token($token, 'secret', 'server', '*', '-');
 	set('token_file', $token);
 	wait_renewed($node);
 	is_whole("$transport, with a credential");

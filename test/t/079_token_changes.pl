@@ -37,7 +37,7 @@ sub leases
 
 sub renewals
 {
-	my ($n) = HTTP::Tiny->new(timeout => 5, default_headers => { Authorization => 'Bearer ' . credential($broker->{token}, 'operator') })
+	my ($n) = http_client(timeout => 5, default_headers => { Authorization => 'Bearer ' . credential($broker->{token}, 'operator') })
 	  ->get($broker->url . '/metrics')->{content} =~ /^remote_bp_leases_renewed_total (\d+)/m;
 	return $n // 0;
 }

@@ -29,7 +29,7 @@ my $node = new_cluster(
 	broker => $broker,
 	tier => '32MB',
 	shared_buffers => '4MB',
-	conf => "work_mem = '64kB'\nremote_bp.temp_tier_max_size = '32MB'\nremote_bp.temp_tier_size = '32MB'\n");
+	conf => "work_mem = '64kB'\nremote_bp.temp_tier_max_size = '32MB'\nremote_bp.temp_tier_size = '32MB'\nremote_bp.broker_ca_file = '@{[ tls()->{cert} ]}'\n");
 my ($offset, $leases, $pages);
 
 sub leases

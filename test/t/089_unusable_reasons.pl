@@ -17,6 +17,8 @@ my $right = 'correct-horse-battery-staple';
 write_token("$dir/right", $right, 'server');
 write_token("$dir/donor", $right, 'donor');
 write_token("$dir/wrong", 'guessed', 'server');
+write_token("$dir/pinned", $right, 'server', '*', '0' x 64);
+write_token("$dir/unpinned", $right, 'server', '*', '-');
 write_token("$dir/open", $right, 'server');
 chmod 0644, "$dir/open";
 
@@ -62,6 +64,8 @@ is(last_error(), '', 'a broker that is not set is no error');
 my $broker = start_broker(args => [ '--credentials', write_credentials("$dir/credentials", $right) ], token => $right);
 my $url = $broker->url;
 set(broker => "'$url'");
+wait_reason(qr/broker "\Q$url\E".*since.*certificate/, 'a broker with a certificate that nobody has vouched for');
+set(broker_ca_file => "'@{[ tls()->{cert} ]}'");
 wait_reason(qr/broker "\Q$url\E".*since.*requires a credential.*401/, 'no credential');
 set(token_file => "'$dir/wrong'");
 wait_reason(qr/broker "\Q$url\E".*since.*does not accept the credential.*401/, 'the wrong credential');
@@ -73,8 +77,15 @@ wait_reason(qr/could not read token file "\Q$dir\E\/open": others may read it: c
 set(token_file => "'$dir/donor'");
 wait_reason(qr/broker "\Q$url\E".*since.*does not accept the credential \(HTTP status 403: donor "\*" may not do this: role server may\)/,
 	'a credential of another role');
+set(token_file => "'$dir/pinned'");
+wait_reason(qr/broker "\Q$url\E".*since.*does not match pinned public key/, 'a broker that is not whom the pin names');
+(my $plain = $url) =~ s/https/http/;
+set(broker => "'$plain'", token_file => "'$dir/right'");
+wait_reason(qr/broker "\Q$plain\E".*since.*the credential has a pin, which needs a URL of https:/, 'no TLS, though the credential has a pin');
+set(broker => "'$url'", token_file => "'$dir/unpinned'");
+wait_reason(qr/waits for memory/, 'a certificate of the CA that is set will do for a credential without a pin');
+set(broker_ca_file => "''", token_file => "'$dir/right'");
 $node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
-set(token_file => "'$dir/right'");
 wait_reason(qr/waits for memory/, 'the right credential, and no donor');
 $node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
 is(last_error(), '', 'a reset forgets the last error');

@@ -69,7 +69,7 @@ my $lease = leases();
 # Both settings mistyped; neither is taken.
 my $nobody = 'http://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
 $offset = log_size($node);
-write_token("$dir/used", 'guessed', 'server');
+write_token("$dir/used", 'guessed', 'server', '*', '-');
 set('broker', $nobody);
 log_has(qr/could not switch to broker "\Q$nobody\E"/, 'mistyped: the worker does not change to the broker');
 restart_worker('mistyped');

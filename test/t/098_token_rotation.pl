@@ -35,7 +35,7 @@ create_rows_of($node);
 sub status
 {
 	my ($word) = @_;
-	return HTTP::Tiny->new(timeout => 10, default_headers => { Authorization => 'Bearer ' . credential($word, 'operator') })
+	return http_client(timeout => 10, default_headers => { Authorization => 'Bearer ' . credential($word, 'operator') })
 	  ->get($broker->url . '/v1/donors')->{status};
 }
 
@@ -64,7 +64,7 @@ sub all_stays
 	my ($name) = @_;
 	my ($up, $beats) = (0, 0);
 	my $beats_now = sub {
-		my $answer = HTTP::Tiny->new(timeout => 10, default_headers => { Authorization => 'Bearer ' . credential($broker->{token}, 'operator') })
+		my $answer = http_client(timeout => 10, default_headers => { Authorization => 'Bearer ' . credential($broker->{token}, 'operator') })
 		  ->get($broker->url . '/metrics');
 		return $answer->{content} =~ /^remote_bp_heartbeats_total (\d+)/m ? $1 : 0;
 	};

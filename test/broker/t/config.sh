@@ -64,7 +64,7 @@ for line in 'lissten = :1' 'check-config' 'check-config = yes' "config = $conf" 
     is "a line \"$line\" is refused" "$status $(grep -c "^remote_bp_donor: $conf:6: " <<<"$said")" "2 1"
 done
 # each option with a value that is wrong; any text is a name of a file
-names=token-file
+names=$'token-file\nbroker-ca'
 while read -r name wrong; do
     names+=$'\n'$name
     lines "${needed[@]}" "$name = $wrong"

@@ -172,10 +172,15 @@ chmod 640 "$credentials"
 ctl credential add monitor grafana
 is "add prints a credential" "$code $(grep -cE '^monitor\.grafana\.[0-9a-f]{64}\.-$' <<<"$out")" "0 1"
 is "the file keeps its mode" "$(stat -c %a "$credentials")" 640
+is "without a pin, if it knows no certificate, of which it warns" "$(grep -c 'warning: without a certificate of the broker .* has no pin' "$dir/err")" 1
+ctl --tls-cert "$dir/tls.crt" credential add monitor grafana
+is "with one, it has the certificate's" "$code $(cut -d . -f 4 <<<"$out") $(cat "$dir/err")" "0 $(pin_of "$dir/tls.crt") "
+ctl --tls-cert "$dir/tls.key" credential add monitor grafana
+is "a file that is no certificate" "$code $(grep -c "cannot use certificate \"$dir/tls.key\": " "$dir/err")" "1 1"
 ctl credential remove monitor grafana 0123456789
 is "remove of what is not there" "$code $(grep -c 'has no such credential' "$dir/err")" "1 1"
 ctl credential remove monitor grafana
-is "remove" "$code $out" "0 removed 1 credential"
+is "remove" "$code $out" "0 removed 2 credentials"
 head -n 1 "$credentials" >"$dir/one" && chmod 600 "$dir/one"
 "$RBP_CTL" --credentials "$dir/one" credential remove server '*' >/dev/null 2>"$dir/err"
 is "the last one stays: with none, the former ones would" "$? $(grep -c 'has no other credential' "$dir/err") $(wc -l <"$dir/one")" "1 1 1"
@@ -189,7 +194,7 @@ chmod 604 "$dir/one"
 "$RBP_CTL" --credentials "$dir/one" credential add server db3 >/dev/null 2>"$dir/err"
 is "a file that others may read is not changed" "$? $(grep -c 'chmod 640' "$dir/err") $(wc -l <"$dir/one")" "1 1 2"
 for bad in '' 'add' 'add server' 'add boss x' 'add server -x' 'add server a/b' 'add server x y' 'list x' 'remove' 'remove server' 'remove boss x' 'change server x' \
-    '--json add server x'; do
+    '--json add server x' '--tls-cert x list'; do
     # shellcheck disable=SC2086
     ctl credential $bad
     is "usage: credential $bad is refused" "$code" 2

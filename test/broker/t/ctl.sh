@@ -67,7 +67,7 @@ is "undrain of an unknown donor fails" "$code $(grep -c 'there is no donor' <<<"
 lease db1 i1 2
 ctl health
 is "health" "$code $out" "0 well: 2 of 2 donors heard of, 128 MB leased by 1 lease"
-"$RBP_CTL" --broker "$url" health >"$dir/out"
+"$RBP_CTL" --broker "$url" --broker-ca "$dir/tls.crt" health >"$dir/out"
 is "health without a credential says why" "$? $(grep -c '^not well: broker: .*credential is missing or wrong' "$dir/out")" "4 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 health >"$dir/out"
 is "and so it does without a broker" "$? $(grep -c '^not well: broker: Failed to connect' "$dir/out")" "4 1"
@@ -118,7 +118,7 @@ is "usage: an unknown option is refused" "$code" 2
 is "usage: --broker is required" $? 2
 "$RBP_CTL" --broker ftp://x donors >/dev/null 2>&1
 is "usage: a URL that is not HTTP is refused" $? 2
-for url_without in https://127.0.0.1:7000 127.0.0.1:7000 http://:7000; do
+for url_without in ftp://127.0.0.1:7000 127.0.0.1:7000 http://:7000 https://:7000; do
     "$RBP_CTL" --broker "$url_without" donors >/dev/null 2>"$dir/err"
     is "usage: $url_without is refused" "$? $(grep -c 'is not a URL such as http' "$dir/err")" "2 1"
     timeout 60 "$RBP_DONOR" --broker "$url_without" --listen 127.0.0.1:0 --memory 1TB >/dev/null 2>"$dir/err"
@@ -126,13 +126,13 @@ for url_without in https://127.0.0.1:7000 127.0.0.1:7000 http://:7000; do
 done
 "$RBP_CTL" --broker "HTTP${url#http}" --token-file "$dir/token" donors >/dev/null
 is "HTTP is a scheme, too" $? 0
-"$RBP_CTL" --broker "$url" donors >/dev/null 2>"$dir/err"
+"$RBP_CTL" --broker "$url" --broker-ca "$dir/tls.crt" donors >/dev/null 2>"$dir/err"
 is "a request without a credential fails" "$? $(grep -c 'credential is missing or wrong' "$dir/err")" "1 1"
 "$RBP_CTL" --broker "$url" --token-file "$dir/none" donors >/dev/null 2>"$dir/err"
 is "a missing token file is an error" "$? $(grep -c 'No such file' "$dir/err")" "1 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 donors >/dev/null 2>"$dir/err"
 is "a missing broker is an error" $? 1
-http_proxy=http://127.0.0.1:1 "$RBP_CTL" --broker "$url/" --token-file "$dir/token" donors >/dev/null
+http_proxy=http://127.0.0.1:1 https_proxy=http://127.0.0.1:1 "$RBP_CTL" --broker "$url/" --token-file "$dir/token" donors >/dev/null
 is "a proxy in the environment is not asked" $? 0
 
 for program in "$RBP_BROKER" "$RBP_CTL"; do
@@ -143,7 +143,7 @@ for program in "$RBP_BROKER" "$RBP_CTL"; do
     is "$name -h" "$("$program" -h)" "$(cat "$dir/help")"
 done
 for bad in "--listen nonsense" "--listen 127.0.0.1" "--listen 127.0.0.1:70000" "--listen ::1:80" "--donor-timeout 0" \
-    "--donor-timeout 1x" "--log-level loud" "extra"; do
+    "--donor-timeout 1x" "--log-level loud" "--tls-cert x" "--tls-key x" "extra"; do
     # shellcheck disable=SC2086
     timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" $bad >/dev/null 2>&1
     is "remote_bp_broker $bad" $? 2
@@ -152,7 +152,7 @@ done
 is "remote_bp_broker without --state" $? 2
 timeout 60 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
 is "a port that is taken" "$? $(grep -c 'could not listen on 127.0.0.1' "$dir/err")" "1 1"
-for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})" "${donor%.-}" "boss${donor#donor}" "${donor%-}0" ".$donor" "${donor/\*/a b}"; do
+for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})" "${donor%.*}" "boss${donor#donor}" "${donor%.*}.0" ".$donor" "${donor/\*/a b}"; do
     in_file "$text" bad_token
     said=$("$RBP_CTL" --broker "$url" --token-file "$dir/bad_token" donors 2>&1)
     is "a token file with \"${text:0:20}\"" "$? $(grep -cE 'its first line is (empty|not ROLE.NAME.SECRET.PIN)$' <<<"$said")" "1 1"

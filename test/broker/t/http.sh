@@ -18,14 +18,14 @@ done
 api POST /v1/leases '{}'
 is "a POST needs one" "$status" 401
 IFS=. read -r _ _ secret _ <<<"$right"
-for bad in "Bearer ${right%.-}" "Bearer $right-" "Bearer " "$right" "Basic $right" "Bearer $secret" "Bearer operator.ops.${secret^^}.-" \
+for bad in "Bearer ${right%.*}" "Bearer $right-" "Bearer " "$right" "Basic $right" "Bearer $secret" "Bearer operator.ops.${secret^^}.-" \
     "Bearer operator.*.$secret.-" "Bearer operator.op.$secret.-" "Bearer server.ops.$secret.-" "Bearer operator.ops.${secret%?}.-" \
     "Bearer operator.ops.$secret.0" "Bearer operator.ops.$(tr 0-9a-f 1-9a-f0 <<<"$secret").-" "Bearer $(printf '.%.0s' {1..250})"; do
     curl_auth=(-H "Authorization: $bad")
     api GET /v1/donors
     is "not with \"${bad//$secret/SECRET}\"" "$status" 401
 done
-for good in "Bearer $right" "bearer $right" "Bearer ${right%-}$(printf 'a%.0s' {1..64})"; do
+for good in "Bearer $right" "bearer $right" "Bearer ${right%.*}.-" "Bearer ${right%.*}.$(printf 'a%.0s' {1..64})"; do
     curl_auth=(-H "Authorization: $good")
     api GET /v1/donors
     is "but with \"${good//$secret/SECRET}\"" "$status" 200

@@ -22,7 +22,7 @@ made() { (cd "$dir" && find . -name 'state.db.*' -printf '%f %m\n' | sort); }
 with() { as "$(cat "$state.$1.token")"; }
 
 start_broker --listen 0.0.0.0:0
-is "off loopback, files are made" "$(made)" "$(printf 'state.db.%s 600\n' credentials donor.token monitor.token operator.token server.token)"
+is "off loopback, files are made" "$(made)" "$(printf 'state.db.%s 600\n' credentials crt donor.token key monitor.token operator.token server.token)"
 for place in 'server.token": it goes to servers, as remote_bp.token_file' 'donor.token": it goes to donors, as --token-file' \
     'operator.token": it goes to operators, as --token-file of remote_bp_ctl' 'monitor.token": it goes to Prometheus, as credentials_file'; do
     is "the log has $place" "$(grep -cF "info: made \"$state.$place" "$log")" 1
@@ -47,7 +47,7 @@ before=$(cat "$state".*.token "$state.credentials")
 stop_broker
 rm "$state.monitor.token"       # brought to its place
 start_broker --listen 0.0.0.0:0
-is "another start makes none" "$(made | wc -l) $(grep -c 'info: made' "$log")" "4 0"
+is "another start makes none" "$(made | wc -l) $(grep -c 'info: made' "$log")" "6 0"
 renew
 is "what was made works on" "$status" 200
 "$RBP_CTL" --credentials "$state.credentials" credential remove server '*' >/dev/null
@@ -55,19 +55,21 @@ kill -HUP "$broker_pid"
 refused() { renew; [ "$status" = 401 ]; }
 until_true 30 refused
 point $? "the file is read again on SIGHUP"
+is "each has the pin of the certificate" "$(cut -d . -f 4 "$state".*.token | sort -u)" "$(pin_of "$state.crt")"
 stop_broker
 chmod 604 "$state.credentials"
 timeout 20 "$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" 2>"$dir/err"
 is "the file must not be open to others" "$? $(grep -c 'others may read it: chmod 640 it$' "$dir/err")" "1 1"
 rm "$state.credentials"
 start_broker --listen 0.0.0.0:0
-is "without the file, all are made anew" "$(made | wc -l) $(cat "$state".*.token "$state.credentials" | grep -cFxf <(echo "$before"))" "5 0"
+is "without the file, all are made anew" "$(made | wc -l) $(cat "$state".*.token "$state.credentials" | grep -cFxf <(echo "$before"))" "7 0"
 stop_broker
 rm "$state".*.token "$state.credentials"
 
 timeout 20 "$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" --credentials "$dir/none" 2>"$dir/err"
 is "a file that is named must be there" "$? $(grep -c "\"$dir/none\": No such file" "$dir/err")" "1 1"
-is "and none is made" "$(made)" ""
+is "and none is made" "$(made)" "$(printf 'state.db.%s 600\n' crt key)"
+rm "$state.crt" "$state.key"
 timeout 20 "$RBP_BROKER" --listen 0.0.0.0:0 --state "$state" --credentials "$dir/none" --insecure 2>"$dir/err"
 is "with --insecure it makes no sense" "$? $(grep -c 'does not go together with --credentials' "$dir/err")" "2 1"
 

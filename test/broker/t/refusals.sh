@@ -40,15 +40,15 @@ say()
 
 # hello VERSION LEASE
 hello() { printf '%s' "\\x01\\0\\0\\0\\x38\\0\\0\\0remote_bp\\0\\x0$1\\0\\0\\0\\x00\\x00$2$(printf '\\0%.0s' $(seq $((40 - ${#2}))))"; }
-auth="\\x03\\0\\0\\0\\x20\\0\\0\\0$(printf 'x%.0s' {1..32})"
+auth="\\x03\\0\\0\\0\\x40\\0\\0\\0$(printf 'x%.0s' {1..64})"
 
 for i in 1 2 3; do say "$(printf 'y%.0s' {1..64})"; done
 until_true 20 donor_tells "refused a client from 127.0.0.1: it does not speak this protocol"
 point $? "a donor logs a client that does not speak its protocol"
-say "$(hello 9 x)"
+for version in 1 9; do say "$(hello $version x)"; done
 until_true 20 donor_tells "refused a client from 127.0.0.1: it speaks another version of the protocol"
 point $? "a donor logs a client that speaks another version"
-for i in 1 2 3 4; do say "$(hello 1 no-such-lease)" "$auth"; done
+for i in 1 2 3 4; do say "$(hello 2 no-such-lease)" "$auth"; done
 until_true 20 donor_tells "refused a client from 127.0.0.1: there is no such lease, or no more"
 point $? "a donor logs a client that names an unknown lease"
 as "$server"
@@ -56,7 +56,7 @@ api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":104
 id=$(get .lease)
 as "$operator"
 until_true 20 donor_is d '.leased == 1 and .applied == .revision'
-say "$(hello 1 "$id")" "$auth"
+say "$(hello 2 "$id")" "$auth"
 until_true 20 donor_tells "refused a client from 127.0.0.1: its proof for lease $id of server \"c\" is wrong"
 point $? "a donor logs a client that does not know the lease's secret"
 told "$dir/donor.log" 1 "does not speak this protocol" && told "$dir/donor.log" 1 "there is no such lease"
@@ -95,7 +95,7 @@ point $? "how often it was in all comes later, or at the end"
 until_true 30 donor_tells "warning: cannot reach the broker: "
 point $? "the broker away is in the donor's log"
 "$RBP_CTL" --credentials "$credentials" credential remove donor d >/dev/null
-start_broker --credentials "$credentials" --listen "${url#http://}"
+start_broker --credentials "$credentials" --listen "${url#*://}"
 until_true 30 donor_tells "warning: the broker refuses: the credential is missing or wrong"
 point $? "the donor logs that the broker refuses it"
 broker_tells() { grep -qF "refused a request from 127.0.0.1: its credential is wrong" "$log"; }

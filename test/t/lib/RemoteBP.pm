@@ -24,7 +24,7 @@ use RemoteBP::Proxy;
 
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
-  wait_for set_faults new_cluster test_build need_test_build build_module secret credential write_token write_credentials create_extension
+  wait_for set_faults new_cluster test_build need_test_build build_module tls http_client secret credential write_token write_credentials create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages pages_kept_or_evicted warm make_table two_templates content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_processes server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
@@ -86,21 +86,23 @@ sub start_broker
 	my $name = $opt{name} // 'broker';
 	my $state =
 	  $opt{state} // PostgreSQL::Test::Utils::tempdir() . "/$name.db";
+	my $tls = grep { $_ eq '--credentials' } @{ $opt{args} // [] };
 	my $broker = RemoteBP::Daemon->start(
 		name => $name,
 		log => log_path($name),
 		pipe => $opt{pipe},
+		tls => $tls,
 		command => [
 			rbp_program('broker'), '--listen',
 			$opt{listen} // '127.0.0.1:0', '--state',
-			$state, @{ $opt{args} // [] }
+			$state, ($tls ? ('--tls-cert', tls()->{cert}, '--tls-key', tls()->{key}) : ()), @{ $opt{args} // [] }
 		]);
 	$broker->{state} = $state;
 	$broker->{args} = $opt{args};
 	$broker->{token} = $opt{token};
 	wait_for(
 		'the broker to answer',
-		sub { HTTP::Tiny->new(timeout => 5)->get($broker->url . '/healthz')->{success} })
+		sub { http_client(timeout => 5)->get($broker->url . '/healthz')->{success} })
 	  or BAIL_OUT('the broker does not answer: ' . $broker->log_text);
 	return $broker;
 }
@@ -181,7 +183,7 @@ sub http_json
 	my %args = (headers => \%headers);
 	$args{content} = encode_json($body) if $body;
 	my $res =
-	  HTTP::Tiny->new(timeout => 10)->request($method, $broker->url . $path, \%args);
+	  http_client(timeout => 10)->request($method, $broker->url . $path, \%args);
 	return undef unless $res->{success};
 	return {} if $res->{content} eq '';
 	return eval { decode_json($res->{content}) };
@@ -246,6 +248,31 @@ sub need_test_build
 	return;
 }
 
+# The certificate and key of brokers that have credentials, for this host, and its pin.
+my $tls;
+
+sub tls
+{
+	return $tls if $tls;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my %made = (cert => "$dir/broker.crt", key => "$dir/broker.key");
+	my $out = '';
+	IPC::Run::run(
+		[   qw(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=broker),
+			'-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1', '-keyout', $made{key}, '-out', $made{cert} ],
+		'>&', \$out)
+	  && IPC::Run::run([ qw(openssl x509 -noout -pubkey -in), $made{cert} ], '|', [qw(openssl pkey -pubin -outform DER)], '>', \my $public)
+	  or BAIL_OUT("openssl: $out");
+	chmod(0600, $made{key}) or die $!;
+	$made{pin} = sha256_hex($public);
+	return $tls = \%made;
+}
+
+sub http_client
+{
+	return HTTP::Tiny->new(verify_SSL => 0, @_);
+}
+
 # Secrets are made from words.
 sub secret
 {
@@ -253,11 +280,12 @@ sub secret
 	return sha256_hex($word);
 }
 
-# A credential with that secret, for any name unless one is given.
+# A credential with that secret, for any name unless one is given, and the broker's pin
+# unless another one is.
 sub credential
 {
-	my ($word, $role, $name) = @_;
-	return join('.', $role, $name // '*', secret($word), '-');
+	my ($word, $role, $name, $pin) = @_;
+	return join('.', $role, $name // '*', secret($word), $pin // tls()->{pin});
 }
 
 # A file with that text, all at once, also in the place of another; its path.

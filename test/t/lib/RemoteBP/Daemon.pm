@@ -16,7 +16,7 @@ my $owner = $$;
 # setpriv makes the kernel kill the program if the test itself is killed.
 my ($setpriv) = grep { -x $_ } qw(/usr/bin/setpriv /bin/setpriv);
 
-# name, log (file), command => [...], listens => 0 if it logs no address, pipe => 1
+# name, log (file), command => [...], listens => 0 if it logs no address, tls => 1 if it serves HTTPS, pipe => 1
 # if its messages go to the log through a pipe: another process reads that.
 sub start
 {
@@ -86,7 +86,7 @@ sub port
 sub url
 {
 	my ($self) = @_;
-	return 'http://' . $self->address;
+	return ($self->{tls} ? 'https://' : 'http://') . $self->address;
 }
 
 sub pid

@@ -6,30 +6,32 @@ package RemoteBP::Ingress;
 use strict;
 use warnings;
 
-use IO::Socket::INET;
+use IO::Socket::SSL;
 use RemoteBP::Daemon;
 
-# In the place of the broker: with this status, and this text.
+# In the place of the broker, with its key: with this status, and this text.
 sub start
 {
-	my ($class, $address, $status, $text) = @_;
+	my ($class, $address, $status, $text, $tls) = @_;
 	(my $lib = __FILE__) =~ s{RemoteBP/[^/]*$}{};
 	return RemoteBP::Daemon->start(
 		name => 'ingress',
 		log => PostgreSQL::Test::Utils::tempdir() . "/ingress_$status.log",
-		command => [ $^X, "-I$lib", '-MRemoteBP::Ingress', '-e', 'RemoteBP::Ingress::serve(@ARGV)', $address, $status, $text ]);
+		command => [ $^X, "-I$lib", '-MRemoteBP::Ingress', '-e', 'RemoteBP::Ingress::serve(@ARGV)',
+			$address, $status, $text, $tls->{cert}, $tls->{key} ]);
 }
 
 # The process: says which requests it was asked for, one a line.
 sub serve
 {
-	my ($address, $status, $text) = @_;
+	my ($address, $status, $text, $cert, $key) = @_;
 	local $| = 1;
-	my $listener = IO::Socket::INET->new(LocalAddr => $address, Proto => 'tcp', Listen => 64, ReuseAddr => 1)
+	my $listener = IO::Socket::SSL->new(LocalAddr => $address, Proto => 'tcp', Listen => 64, ReuseAddr => 1, SSL_cert_file => $cert, SSL_key_file => $key)
 	  or die "$address: $!";
 	print "listening on $address\n";
-	while (my $client = $listener->accept)
+	for (;;)
 	{
+		my $client = $listener->accept or next;
 		my ($request, $length) = ('', 0);
 		while (my $line = <$client>)
 		{
@@ -43,7 +45,6 @@ sub serve
 		close $client;
 		print $request;
 	}
-	return;
 }
 
 1;

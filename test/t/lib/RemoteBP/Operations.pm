@@ -13,7 +13,6 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use HTTP::Tiny;
 use IO::Socket::INET;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -366,7 +365,7 @@ sub ingress_answers
 	my ($status, $text) = @_;
 	my $address = $broker->address;
 	$broker->kill9;
-	my $ingress = RemoteBP::Ingress->start($address, $status, $text);
+	my $ingress = RemoteBP::Ingress->start($address, $status, $text, tls());
 	my $asked = wait_for(
 		'all to ask',
 		sub {
@@ -403,7 +402,7 @@ sub refuses
 	my ($old) = @_;
 	return wait_alive(
 		'the old credentials to be refused',
-		sub { HTTP::Tiny->new(default_headers => { Authorization => 'Bearer ' . credential($old, 'operator') })->get($broker->url . '/v1/donors')->{status} == 401 });
+		sub { http_client(default_headers => { Authorization => 'Bearer ' . credential($old, 'operator') })->get($broker->url . '/v1/donors')->{status} == 401 });
 }
 
 # The broker takes both, the others are told, the broker takes the new one.
@@ -438,7 +437,7 @@ sub bother_broker
 	my (@strangers) = @_;
 	for my $address (@strangers)
 	{
-		my $http = HTTP::Tiny->new(timeout => 20, local_address => $address, default_headers => { Authorization => 'Bearer guessed' });
+		my $http = http_client(timeout => 20, local_address => $address, default_headers => { Authorization => 'Bearer guessed' });
 		return 0 if $http->get($broker->url . '/v1/donors')->{status} != 401;
 	}
 	return 1;
