@@ -10,7 +10,7 @@
 region=1048576
 floods=()
 
-# start_flood PROCESSES PORT CONNECTIONS ADDRESSES TEXT DRIP: see test/broker/flood; TEXT is for printf
+# start_flood PROCESSES PORT CONNECTIONS ADDRESSES TEXT DRIP [tls]: see test/broker/flood; TEXT is for printf
 start_flood()
 {
     local i n=$1 text=$5
@@ -18,7 +18,7 @@ start_flood()
     # shellcheck disable=SC2059
     [ -f "$text" ] || { printf "$text" >"$dir/first"; text=$dir/first; }
     for ((i = 0; i < n; i++)); do
-        "$root/test/broker/flood" "$2" "$3" "$4" "$text" "$6" >"$dir/flood$i" 2>"$dir/flood_err$i" &
+        "$root/test/broker/flood" "$2" "$3" "$4" "$text" "${@:6}" >"$dir/flood$i" 2>"$dir/flood_err$i" &
         floods+=($!)
     done
     pump_pids+=("${floods[@]}")
@@ -52,6 +52,18 @@ closes()
     exit 1
 )
 
+# The same over TLS
+closes_tls()
+(
+    trap - EXIT
+    {
+        # shellcheck disable=SC2059
+        printf "$3"
+        while sleep 0.5 && printf x 2>/dev/null; do :; done
+    } | timeout "$2" openssl s_client -quiet -connect "127.0.0.1:$1" >/dev/null 2>&1
+    [ "${PIPESTATUS[1]}" -ne 124 ]
+)
+
 operator=$(credential operator ops)
 monitor=$(credential monitor m)
 servers=$(credential server '*')
@@ -66,8 +78,8 @@ lease db1 i 0
 as "$mem2"
 register mem2 4 i2
 
-# connections that drip, without a credential
-start_flood 3 "$port" 800 40 'GET /v1/donors HTTP/1.1\r\nX: ' x
+# connections that drip, without a credential: the beginning of a TLS handshake
+start_flood 3 "$port" 800 40 '\x16\x03\x01\x02\x00\x01' x
 statuses=''
 as "$operator"
 for ((i = 0; i < 25; i++)); do api GET /v1/donors; statuses+="$status "; done
@@ -107,10 +119,14 @@ point $? "the log has the address"
 for fd in "${silent[@]}"; do exec {fd}>&-; done
 
 # a request has 10 s, however it comes; a fifth of what we wait
-closes "$port" 50 'GET /v1/donors HTTP/1.1\r\nX: ' &
+closes "$port" 50 '\x16\x03\x01\x02\x00\x01' &
+shake=$!
+closes_tls "$port" 50 'GET /v1/donors HTTP/1.1\r\nX: ' &
 header=$!
-closes "$port" 50 "POST /v1/donors HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $mem1\r\nContent-Length: 1000\r\n\r\n" &
+closes_tls "$port" 50 "POST /v1/donors HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $mem1\r\nContent-Length: 1000\r\n\r\n" &
 body=$!
+wait $shake
+is "a TLS handshake that drips is closed" $? 0
 wait $header
 is "a request whose header drips is closed" $? 0
 wait $body
@@ -123,7 +139,7 @@ point $? "the log says why"
     printf 'POST /v1/donors HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000000\r\n\r\n' "$mem2"
     head -c 100000 /dev/zero | tr '\0' ' '
 } >"$dir/half"
-start_flood 1 "$port" 8 1 "$dir/half" ' '
+start_flood 1 "$port" 8 1 "$dir/half" ' ' tls
 as "$mem1"
 (
     head -c 900000 /dev/zero | tr '\0' ' '
@@ -180,10 +196,11 @@ lease db2/1 i 0
 is "a name has one of those" "$status" 201
 
 # an answer that nobody reads
-perl -MSocket -e '
+perl -MSocket -MIO::Socket::SSL -e '
     socket(my $fd, PF_INET, SOCK_STREAM, 0);
     setsockopt($fd, SOL_SOCKET, SO_RCVBUF, 4096);
     connect($fd, pack_sockaddr_in($ARGV[0], inet_aton("127.0.0.1"))) or die;
+    $fd = IO::Socket::SSL->start_SSL($fd, SSL_verify_mode => 0) or die;
     syswrite $fd, "GET /v1/leases HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $ARGV[1]\r\n\r\n";
     sleep 600' "$port" "$monitor" &
 pump_pids+=($!)
@@ -226,7 +243,7 @@ if [ "$(id -u)" -ne 0 ]; then
     is "nobody can read the memory of broker or donor" "$(for i in $broker_pid $donor_pid; do cat "/proc/$i/environ" >/dev/null 2>&1; echo $?; done | xargs)" "1 1"
 fi
 
-# connect_as WHERE LEASE SECRET N: see test/broker/connect; says what came of them
+# connect_as WHERE DONOR LEASE SECRET N: see test/broker/connect; says what came of them
 connect_as() { "$root/test/broker/connect" "$@" </dev/null | xargs; }
 leases=() secrets=()
 for ((i = 0; i < 4; i++)); do
@@ -235,7 +252,7 @@ for ((i = 0; i < 4; i++)); do
 done
 lease honest i 1 3600000
 until_true 20 donor_is d '.leased == 5 and .applied == .revision'
-is "a client connects" "$(connect_as "$donor_port" "$id" "$secret" 1)" "0 1 end"
+is "a client connects" "$(connect_as "$donor_port" d "$id" "$secret" 1)" "0 1 end"
 
 closes "$donor_port" 25 x
 is "a handshake that drips is closed" $? 0
@@ -246,32 +263,32 @@ point $? "the log says why"
 mkfifo "$dir/hold"
 exec {hold}<>"$dir/hold"
 for ((i = 0; i < 4; i++)); do
-    "$root/test/broker/connect" "$donor_port" "${leases[i]}" "${secrets[i]}" 500 <"$dir/hold" >"$dir/enemy$i" 2>&1 &
+    "$root/test/broker/connect" "$donor_port" d "${leases[i]}" "${secrets[i]}" 500 <"$dir/hold" >"$dir/enemy$i" 2>&1 &
     pump_pids+=($!)
 done
 for ((i = 0; i < 4; i++)); do until_true 30 grep -q end "$dir/enemy$i"; done
 is "they have as many as there are, but for 64" "$(cat "$dir"/enemy? | awk '$1 == 0 { n += $2 } END { print n }')" $((2000 - 8 - 128 - 64))
-is "another one gets in" "$(connect_as "$donor_port" "$id" "$secret" 1)" "0 1 end"
+is "another one gets in" "$(connect_as "$donor_port" d "$id" "$secret" 1)" "0 1 end"
 grep -q 'warning: refused a client from 127.0.0.1: lease .* of server "enemy/[01]" has all the connections that its server may have' "$dir/donor.log"
 point $? "the log names the client"
 wrong=$(printf '0%.0s' {1..64})
-is "wrong proofs are refused" "$(connect_as "$donor_port" "$id" "$wrong" 600)" "1 600 end"
-is "and keep no right one out" "$(connect_as "$donor_port" "$id" "$secret" 1)" "0 1 end"
+is "wrong proofs are refused" "$(connect_as "$donor_port" d "$id" "$wrong" 600)" "1 600 end"
+is "and keep no right one out" "$(connect_as "$donor_port" d "$id" "$secret" 1)" "0 1 end"
 
 # who may use the UNIX socket
 shm_name=$(sed -n 's/.*shared memory by \(@.*\)$/\1/p' "$dir/donor.log")
-is "this user may use shared memory" "$(connect_as "$shm_name" "$id" "$secret" 1)" "0 1 end"
+is "this user may use shared memory" "$(connect_as "$shm_name" d "$id" "$secret" 1)" "0 1 end"
 "$RBP_DONOR" --broker "$url" --listen 127.0.0.1:0 --memory 1MB --region-size 1MB --id e --shm-users 54321,daemon 2>"$dir/other.log" &
 other_pid=$!
 until_true 20 donor_is e '.applied == .revision'
 shm_name=$(sed -n 's/.*shared memory by \(@.*\)$/\1/p' "$dir/other.log")
-is "but not where others are named" "$(connect_as "$shm_name" "$id" "$secret" 1)" "5 1 end"
+is "but not where others are named" "$(connect_as "$shm_name" e "$id" "$secret" 1)" "5 1 end"
 grep -q 'warning: refused a client from this host, user [0-9]*: --shm-users does not have it' "$dir/other.log"
 point $? "the log says which user"
 
 # connections that drip, beside those
 start_flood 3 "$donor_port" 800 40 '' x
-is "with 2,400 connections that drip, newcomers get in" "$(for ((i = 0; i < 14; i++)); do connect_as "$donor_port" "$id" "$secret" 1; done | sort | uniq -c | xargs)" "14 0 1 end"
+is "with 2,400 connections that drip, newcomers get in" "$(for ((i = 0; i < 14; i++)); do connect_as "$donor_port" d "$id" "$secret" 1; done | sort | uniq -c | xargs)" "14 0 1 end"
 tells "$dir/donor.log" 'warning: ended the oldest connection without a proof: there are too many'
 point $? "the donor's log tells"
 stop_flood
