@@ -30,11 +30,8 @@ typedef struct RbpLibc
 							off_t offset);
 	off_t		(*lseek) (int fd, off_t offset, int whence);
 	int			(*stat) (const char *path, struct stat *st);
-	int			(*__xstat) (int version, const char *path, struct stat *st);
 	int			(*lstat) (const char *path, struct stat *st);
-	int			(*__lxstat) (int version, const char *path, struct stat *st);
 	int			(*fstat) (int fd, struct stat *st);
-	int			(*__fxstat) (int version, int fd, struct stat *st);
 	int			(*ftruncate) (int fd, off_t length);
 	int			(*posix_fallocate) (int fd, off_t offset, off_t len);
 	int			(*truncate) (const char *path, off_t length);

@@ -659,40 +659,15 @@ wrap_lstat(const char *path, struct stat *st)
 	return correct_size(rbp_libc.lstat(path, st), path, st);
 }
 
-/* The same for what fstat() returned. */
-static int
-correct_open_size(int result, int fd, struct stat *st)
+static pg_attribute_hot int
+wrap_fstat(int fd, struct stat *st)
 {
 	RbpSpillOpen *temp = temp_fd(fd);
+	int			result = rbp_libc.fstat(fd, st);
 
 	if (result == 0 && temp != NULL)
 		st->st_size = rbp_spill_size(temp, st->st_size);
 	return result;
-}
-
-static pg_attribute_hot int
-wrap_fstat(int fd, struct stat *st)
-{
-	return correct_open_size(rbp_libc.fstat(fd, st), fd, st);
-}
-
-/* What stat(), lstat() and fstat() are to a server built with an old glibc */
-static int
-wrap_xstat(int version, const char *path, struct stat *st)
-{
-	return correct_size(rbp_libc.__xstat(version, path, st), path, st);
-}
-
-static int
-wrap_lxstat(int version, const char *path, struct stat *st)
-{
-	return correct_size(rbp_libc.__lxstat(version, path, st), path, st);
-}
-
-static int
-wrap_fxstat(int version, int fd, struct stat *st)
-{
-	return correct_open_size(rbp_libc.__fxstat(version, fd, st), fd, st);
 }
 
 static int
@@ -852,11 +827,8 @@ rbp_hook_install(void (*on_io_worker_wait) (void))
 		.pwritev = wrap_pwritev,
 		.lseek = wrap_lseek,
 		.stat = wrap_stat,
-		.__xstat = wrap_xstat,
 		.lstat = wrap_lstat,
-		.__lxstat = wrap_lxstat,
 		.fstat = wrap_fstat,
-		.__fxstat = wrap_fxstat,
 		.ftruncate = wrap_ftruncate,
 		.posix_fallocate = wrap_posix_fallocate,
 		.truncate = wrap_truncate,

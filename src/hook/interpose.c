@@ -43,10 +43,8 @@ typedef ElfW(Sym) ElfSym;
 
 #if defined(__x86_64__)
 #define IS_SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
-#define FIRST_GLIBC		"GLIBC_2.2.5"
 #elif defined(__aarch64__)
 #define IS_SLOT_TYPE(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
-#define FIRST_GLIBC		"GLIBC_2.17"
 #else
 #error "remote_bp does not know this machine's relocations"
 #endif
@@ -54,9 +52,7 @@ typedef ElfW(Sym) ElfSym;
 typedef enum Need
 {
 	REQUIRED,					/* every server calls it */
-	OPTIONAL,					/* only some servers call it */
-	OLD_NAME					/* what a server that was built with a glibc
-								 * before 2.33 calls instead of the one above */
+	OPTIONAL					/* only some servers call it */
 } Need;
 
 /* A libc call, and the names under which it can be imported. */
@@ -82,11 +78,8 @@ static Call calls[] = {
 	CALL(pwritev, REQUIRED, "pwritev64"),
 	CALL(lseek, REQUIRED, "lseek64"),
 	CALL(stat, REQUIRED, "stat64"),
-	CALL(__xstat, OLD_NAME, "__xstat64"),
 	CALL(lstat, REQUIRED, "lstat64"),
-	CALL(__lxstat, OLD_NAME, "__lxstat64"),
 	CALL(fstat, REQUIRED, "fstat64"),
-	CALL(__fxstat, OLD_NAME, "__fxstat64"),
 	CALL(ftruncate, REQUIRED, "ftruncate64"),
 	CALL(posix_fallocate, OPTIONAL, "posix_fallocate64"),
 	CALL(truncate, REQUIRED, "truncate64"),
@@ -104,7 +97,8 @@ static Call calls[] = {
 
 /*
  * Calls that could change or read a relation file without our notice.  No
- * known server imports them; a server that does must not run with us.
+ * known server imports them; a server that does must not run with us.  The last ones
+ * are what stat(), lstat() and fstat() are to a server built with a glibc before 2.33.
  */
 static const char *const forbidden_calls[] = {
 	"openat", "openat64", "__open_2", "__open64_2", "creat", "creat64",
@@ -112,6 +106,7 @@ static const char *const forbidden_calls[] = {
 	"pwritev64v2", "writev", "fallocate", "fallocate64", "sendfile",
 	"sendfile64", "splice", "unlinkat", "renameat", "renameat2",
 	"aio_write", "aio_write64", "aio_read", "aio_read64", "statx",
+	"__xstat", "__xstat64", "__lxstat", "__lxstat64", "__fxstat", "__fxstat64",
 };
 
 /* The executable */
@@ -259,30 +254,6 @@ scan_slots(const Image *image, const RbpLibc *wrappers)
 		}
 }
 
-/* Is there no slot for a call that the server must make? */
-static bool
-is_missing(size_t i)
-{
-	bool		has_old_name = i + 1 < lengthof(calls) && calls[i + 1].need == OLD_NAME;
-
-	return calls[i].need == REQUIRED && !calls[i].imported &&
-		!(has_old_name && calls[i + 1].imported);
-}
-
-/*
- * The address of the original function.  Names that new programs cannot be
- * linked with are found only with their version.
- */
-static void *
-original_of(const Call *call)
-{
-	void	   *original = dlsym(RTLD_DEFAULT, call->names[0]);
-
-	if (original == NULL && call->need == OLD_NAME)
-		original = dlvsym(RTLD_DEFAULT, call->names[0], FIRST_GLIBC);
-	return original;
-}
-
 void
 rbp_interpose_install(const RbpLibc *wrappers)
 {
@@ -297,11 +268,11 @@ rbp_interpose_install(const RbpLibc *wrappers)
 	scan_slots(&image, NULL);
 	for (size_t i = 0; i < lengthof(calls); i++)
 	{
-		void	   *original = original_of(&calls[i]);
+		void	   *original = dlsym(RTLD_DEFAULT, calls[i].names[0]);
 
-		if (is_missing(i))
+		if (calls[i].need == REQUIRED && !calls[i].imported)
 			refuse(psprintf("no relocation slot for \"%s\"", calls[i].names[0]));
-		if (original == NULL && !calls[i].imported && calls[i].need != REQUIRED)
+		if (original == NULL && !calls[i].imported)
 			continue;			/* we do not call it either */
 		if (original == NULL)
 			refuse(psprintf("libc has no \"%s\"", calls[i].names[0]));
