@@ -29,7 +29,4 @@ extern const char *const broker_schema_damage;
 /* Tables that last as long as the process, and the views; at each start. */
 extern const char *const broker_schema_volatile;
 
-/* A row for each count in broker_schema_volatile that is wrong.  For tests. */
-extern const char *const broker_schema_check;
-
 #endif							/* RBP_BROKER_SCHEMA_H */

@@ -5,7 +5,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
@@ -40,7 +39,7 @@ broker_state_open(const char *path, int64_t donor_timeout_ms)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&broker.changed, &attr);
 	pthread_condattr_destroy(&attr);
-	broker.check = getenv("REMOTE_BP_BROKER_CHECK") != NULL;
+	broker.check = getenv("REMOTE_BP_BROKER_CHECK");
 	broker.started = rbp_mono_ms();
 	broker_store_open(path);
 	broker_begin();
@@ -62,18 +61,14 @@ broker_begin(void)
 static void
 commit(void)
 {
+	const char *broken = broker.check != NULL ? broker_get_text(broker.check) : NULL;
 	const char *fault = NULL;
 	bool		wrote;
 
-	if (broker.check)
+	if (broken != NULL)
 	{
-		char	   *broken = broker_store_get_text(broker_schema_check, BROKER_VALUES());
-
-		if (broken != NULL)
-		{
-			rbp_log(RBP_LOG_ERROR, "broken invariant: %s", broken);
-			abort();
-		}
+		rbp_log(RBP_LOG_ERROR, "broken invariant: %s", broken);
+		abort();
 	}
 	if (!failed && (fault = broker_store_commit(&wrote)) == NULL)
 	{

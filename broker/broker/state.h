@@ -29,8 +29,8 @@
  * be written.
  * What changes the temporary tables alone goes on, above all the renewal of leases.
  *
- * With REMOTE_BP_BROKER_CHECK=1 in the environment, as in the tests, each commit
- * checks the counts in the volatile tables.
+ * With a query in REMOTE_BP_BROKER_CHECK, as in the tests, each commit runs it, and ends
+ * the broker if there is a row: that tells of a count in the volatile tables that is wrong.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,7 +67,7 @@ typedef struct BrokerState
 	bool		stopping;
 	bool		full;			/* what is on disk cannot be changed now */
 	bool		insecure;		/* other machines need no credential */
-	bool		check;
+	const char *check;			/* a query that must have no row, or NULL */
 	bool		wake;			/* the commit has to broadcast, whatever it
 								 * wrote */
 	int64_t		started;		/* rbp_mono_ms() */

@@ -10,7 +10,8 @@ root=${RBP_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 # shellcheck source=test/lib/tap.sh
 . "$root/test/lib/tap.sh"
 
-export REMOTE_BP_BROKER_CHECK=1
+REMOTE_BP_BROKER_CHECK=$(cat "$root/test/broker/invariants.sql")
+export REMOTE_BP_BROKER_CHECK
 
 if [ -n "${TESTDIR:-}" ]; then
     dir=$TESTDIR
