@@ -4,6 +4,7 @@
 # Each is linked with libraries of all sources, of which the linker takes what the
 # test needs.  What stands in for the server or for a device comes before them:
 # name it below.  A test that includes a source has that source's symbols already.
+# Headers in test/unit/instead stand in for those of the same name.
 
 UNIT_TESTS := $(wildcard test/unit/test_*.c test/model/test_*.c test/conformance/test_*.c)
 UNIT_NAMES := $(notdir $(UNIT_TESTS:.c=))
@@ -50,7 +51,7 @@ UNIT_PACKAGES := $(sort $(MODULE_PACKAGES) $(PROGRAM_PACKAGES) $(ctl_PACKAGES))
 UNIT_CFLAGS = -std=gnu11 -g -O1 -fno-omit-frame-pointer -pthread $(RBP_WARNINGS) \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
 UNIT_CPPFLAGS = -D_GNU_SOURCE -DRBP_UNIT_TEST -DUSE_ASSERT_CHECKING \
-	$(RBP_DEFINES) -I. -Isrc -Itest/unit \
+	$(RBP_DEFINES) -I. -Itest/unit/instead -Isrc -Itest/unit \
 	-isystem $(shell $(PG_CONFIG) --includedir-server) \
 	$(shell pkg-config --cflags $(UNIT_PACKAGES))
 UNIT_LIBS = -L$(shell $(PG_CONFIG) --pkglibdir) -Wl,--as-needed -lpgcommon -lpgport \

@@ -2,46 +2,13 @@
  *
  * lock.h
  *	  Locks in shared memory, of a directory partition for example: LWLocks in
- *	  the server, and pthread rwlocks in the unit tests, so that these test
- *	  the directory unchanged.
+ *	  the server.  Unit tests have test/unit/instead/base/lock.h in place of
+ *	  this, and so test the directory unchanged.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_LOCK_H
 #define RBP_LOCK_H
-
-#ifdef RBP_UNIT_TEST
-
-#include <pthread.h>
-
-typedef pthread_rwlock_t RbpLock;
-
-static inline void
-rbp_lock_init(RbpLock *lock, int tranche)
-{
-	pthread_rwlockattr_t attr;
-
-	(void) tranche;
-	pthread_rwlockattr_init(&attr);
-	pthread_rwlockattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-	pthread_rwlock_init(lock, &attr);
-	pthread_rwlockattr_destroy(&attr);
-}
-
-static inline int
-rbp_lock_tranche(const char *name)
-{
-	(void) name;
-	return 0;
-}
-
-#define rbp_lock_shared(lock)		((void) pthread_rwlock_rdlock(lock))
-#define rbp_lock_exclusive(lock)	((void) pthread_rwlock_wrlock(lock))
-#define rbp_lock_try(lock, exclusive) \
-	(((exclusive) ? pthread_rwlock_trywrlock(lock) : pthread_rwlock_tryrdlock(lock)) == 0)
-#define rbp_lock_release(lock)		((void) pthread_rwlock_unlock(lock))
-
-#else
 
 #include "postgres.h"
 #include "storage/lwlock.h"
@@ -69,7 +36,5 @@ rbp_lock_tranche(const char *name)
 #define rbp_lock_try(lock, exclusive) \
 	LWLockConditionalAcquire(lock, (exclusive) ? LW_EXCLUSIVE : LW_SHARED)
 #define rbp_lock_release(lock)		LWLockRelease(lock)
-
-#endif							/* RBP_UNIT_TEST */
 
 #endif							/* RBP_LOCK_H */
