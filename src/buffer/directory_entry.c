@@ -32,7 +32,7 @@ rbp_chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
 	link = &rbp_entry(dir, ~*head)->chain;
 	while (*link != index)
 	{
-		RBP_ASSERT(*link != RBP_NIL);
+		Assert(*link != RBP_NIL);
 		link = &rbp_entry(dir, *link)->chain;
 	}
 	*link = rbp_entry(dir, index)->chain;

@@ -59,7 +59,7 @@ rbp_directory_heat(RbpDirectory *dir, uint32_t account, uint64_t *used)
 	int64_t		pages = 0;
 	int64_t		sampled = 0;
 
-	RBP_ASSERT(account < RBP_MAX_REGIONS);
+	Assert(account < RBP_MAX_REGIONS);
 	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
 	{
 		const RbpAccount *a = &accounts[(size_t) stripe * RBP_MAX_REGIONS + account];
@@ -133,7 +133,7 @@ rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 	RbpInsert	result = RBP_INSERT_GONE;
 	uint32_t	old;
 
-	RBP_ASSERT(slot < dir->max_slots && slot % RBP_PARTITIONS == part);
+	Assert(slot < dir->max_slots && slot % RBP_PARTITIONS == part);
 	rbp_partition_lock(dir, p, true);
 	old = rbp_entry_find(dir, hash, &from->page);
 	if (old == rbp_slot_index(dir, from->at.slot) && rbp_entry_live(dir, part, old) &&

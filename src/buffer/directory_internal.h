@@ -48,13 +48,6 @@
 #include "buffer/s3fifo_rules.h"
 #include "remote/extents.h"
 
-#ifdef RBP_UNIT_TEST
-#include <assert.h>
-#define RBP_ASSERT(cond)	assert(cond)
-#else
-#define RBP_ASSERT(cond)	Assert(cond)
-#endif
-
 #define RBP_NIL				UINT32_MAX	/* end of a list or chain */
 
 /*
@@ -295,7 +288,7 @@ rbp_database_of(const RbpDirectory *dir, uint16_t space)
 {
 	uint16_t	set;
 
-	RBP_ASSERT(space < RBP_MAX_SPACES);
+	Assert(space < RBP_MAX_SPACES);
 	set = __atomic_load_n(&dir->databases[space], __ATOMIC_RELAXED);
 	return set == 0 ? space : set - 1;
 }

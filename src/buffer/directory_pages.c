@@ -329,8 +329,8 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageRef *page,
 	uint32_t	generation;
 	RbpInsert	result = RBP_INSERTED;
 
-	RBP_ASSERT(staging_slot < dir->staging_slots);
-	RBP_ASSERT(rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED);
+	Assert(staging_slot < dir->staging_slots);
+	Assert(rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED);
 
 	rbp_partition_lock(dir, p, true);
 	generation = rbp_generation_now(dir, page->id.rel, page->id.space, page->id.fork);
@@ -372,7 +372,7 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 	bool		staged;
 	bool		live;
 
-	RBP_ASSERT(staging_slot < dir->staging_slots);
+	Assert(staging_slot < dir->staging_slots);
 
 	rbp_partition_lock(dir, p, false);
 	staged = rbp_entry_state(e) == RBP_SLOT_STAGED;
@@ -400,9 +400,9 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	uint8_t		freq = 0;
 	RbpInsert	result = RBP_INSERTED;
 
-	RBP_ASSERT(staging_slot < dir->staging_slots);
-	RBP_ASSERT(slot == RBP_INVALID_SLOT ? !written :
-			   slot < dir->max_slots && slot % RBP_PARTITIONS == part);
+	Assert(staging_slot < dir->staging_slots);
+	Assert(slot == RBP_INVALID_SLOT ? !written :
+		   slot < dir->max_slots && slot % RBP_PARTITIONS == part);
 
 	rbp_partition_lock(dir, p, true);
 

@@ -169,7 +169,7 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	 * a place is freed only after a walk that left none of the file's pages
 	 * on this list
 	 */
-	RBP_ASSERT(place != RBP_NO_PLACE);
+	Assert(place != RBP_NO_PLACE);
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
 	/* if it happens nevertheless, a wrong count is better than a wild write */
 	if (place != RBP_NO_PLACE)

@@ -26,8 +26,8 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
 	size_t		at = rbp_align_line(sizeof(RbpDirectory));
 	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
 
-	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
-	RBP_ASSERT(nentries < RBP_NIL);
+	Assert(max_slots % RBP_EXTENT_PAGES == 0);
+	Assert(nentries < RBP_NIL);
 
 	dir->max_slots = max_slots;
 	dir->staging_slots = staging_slots;
@@ -82,7 +82,7 @@ set_up(void *mem, const RbpExtents *extents, uint32_t staging_slots, uint32_t bu
 {
 	RbpDirectory *dir = mem;
 
-	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
+	Assert((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	compute_layout(dir, RBP_EXTENT_SLOT(extents->n), staging_slots, buffers);
 	dir->extents = extents;
 	dir->states = extents->states;

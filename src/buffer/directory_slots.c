@@ -94,7 +94,7 @@ rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 {
 	RbpSlotState state = rbp_entry_state(rbp_entry(dir, index));
 
-	RBP_ASSERT(state == RBP_SLOT_RESERVED || state == RBP_SLOT_LOST);
+	Assert(state == RBP_SLOT_RESERVED || state == RBP_SLOT_LOST);
 	p->reserved--;
 	if (state == RBP_SLOT_LOST)
 	{

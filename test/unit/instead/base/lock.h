@@ -11,6 +11,12 @@
 
 #include <pthread.h>
 
+/* The server's header has this by way of postgres.h. */
+#ifndef Assert
+#include <assert.h>
+#define Assert(cond)	assert(cond)
+#endif
+
 typedef pthread_rwlock_t RbpLock;
 
 static inline void
