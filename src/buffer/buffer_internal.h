@@ -97,6 +97,17 @@ extern bool rbp_tier_name_page(const RbpRelFile *file, BlockNumber block,
 /* Policy of the page's relation or, failing that, of its tablespace */
 extern RbpPolicy rbp_page_policy(const RbpPageId *page);
 
+/* The name of a page of the tier, copied */
+typedef struct RbpPageName
+{
+	RbpPageId	page;
+	bool		staged;
+	bool		hot;			/* see rbp_directory_is_hot() */
+} RbpPageName;
+
+/* Call fn for each page of the tier, of any database, while no lock is held. */
+extern void rbp_for_each_page(void (*fn) (const RbpPageName *name, void *arg), void *arg);
+
 /*
  * ---- spaces -----------------------------------------------------------------
  *

@@ -37,7 +37,6 @@
 #include "base/sql.h"
 #include "base/wait.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/directory.h"
 #include "buffer/page.h"
 #include "common/clock.h"
 
@@ -213,50 +212,11 @@ note_buffers(HotScan *scan)
 	}
 }
 
-/* The names of a partition's pages are copied under its lock, and noted after that. */
-typedef struct TierName
-{
-	RbpPageId	page;
-	bool		hot;
-} TierName;
-
-typedef struct TierNames
-{
-	TierName   *names;
-	Size		n;
-	Size		room;
-} TierNames;
-
-static bool
-copy_name(const RbpPageId *page, const RbpLookup *at, void *arg)
-{
-	TierNames  *names = arg;
-
-	if (names->n < names->room && is_named(page->fork))
-		names->names[names->n++] = (TierName)
-	{
-		*page, rbp_directory_is_hot(rbp_dir, at)
-	};
-	return false;
-}
-
 static void
-note_tier(HotScan *scan)
+note_in_tier(const RbpPageName *name, void *scan)
 {
-	TierNames	names = {.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
-	rbp_staging_slots(rbp_staging)};
-
-	names.names = MemoryContextAllocHuge(CurrentMemoryContext, Max(names.room, 1) * sizeof(TierName));
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		names.n = 0;
-		(void) rbp_directory_visit(rbp_dir, part, false, copy_name, &names);
-		for (Size i = 0; i < names.n; i++)
-			note_page(scan, &names.names[i].page,
-					  names.names[i].hot ? RBP_HOT_MAIN : RBP_HOT_SMALL);
-	}
-	pfree(names.names);
+	if (is_named(name->page.fork))
+		note_page(scan, &name->page, name->hot ? RBP_HOT_MAIN : RBP_HOT_SMALL);
 }
 
 /*
@@ -349,7 +309,7 @@ take_list(void)
 	MemoryContextSwitchTo(context);
 	scan.parts = parts_create(context, 1024, NULL);
 	note_buffers(&scan);
-	note_tier(&scan);
+	rbp_for_each_page(note_in_tier, &scan);
 	if (RBP_INJECTION_POINT("few-hot-pages"))
 		pg_usleep(1000000);
 	write_list(&scan, taken_at);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  remote_bp_relations, and remote_bp_evict().
+ *	  remote_bp_relations, and remote_bp_evict(); the names of all pages.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,33 +23,77 @@ PG_FUNCTION_INFO_V1(rbp_sql_relations);
 PG_FUNCTION_INFO_V1(rbp_sql_evict);
 
 /*
- * A visit runs under a partition lock and must not allocate memory.  It notes each
- * page in an array that was allocated before, and is large enough for all pages of a
- * partition: its fork, rel << 32 | space << 16 | fork << 1, and in the lowest bit
- * whether it is staged.  The pages are counted after it.
+ * ---- the names of all pages -------------------------------------------------------
+ *
+ * A visit runs under a partition lock and must not allocate memory.  It copies the
+ * names to an array that was allocated before, and is large enough for all pages of a
+ * partition.
  */
-typedef struct NotedPages
+typedef struct PageNames
 {
-	uint64	   *pages;
+	RbpPageName *names;
 	Size		n;
 	Size		room;
-} NotedPages;
+} PageNames;
+
+static bool
+copy_name(const RbpPageId *page, const RbpLookup *at, void *arg)
+{
+	PageNames  *names = arg;
+
+	if (names->n < names->room)
+		names->names[names->n++] = (RbpPageName)
+	{
+		*page, at->where == RBP_STAGED, rbp_directory_is_hot(rbp_dir, at)
+	};
+	return false;
+}
+
+void
+rbp_for_each_page(void (*fn) (const RbpPageName *name, void *arg), void *arg)
+{
+	PageNames	names;
+
+	/*
+	 * a partition has its share of the remote slots, and at most all staged
+	 * pages
+	 */
+	names.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
+		rbp_staging_slots(rbp_staging);
+	names.names = MemoryContextAllocHuge(CurrentMemoryContext,
+										 Max(names.room, 1) * sizeof(RbpPageName));
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		names.n = 0;
+		(void) rbp_directory_visit(rbp_dir, part, false, copy_name, &names);
+		for (Size i = 0; i < names.n; i++)
+			fn(&names.names[i], arg);
+	}
+	pfree(names.names);
+}
+
+/*
+ * ---- the views --------------------------------------------------------------------
+ */
 
 typedef struct ForkCount
 {
-	uint64		fork;			/* first, for the hash table */
+	uint64		fork;			/* rel << 32 | space << 16 | fork; first, for
+								 * the hash table */
 	uint64		pages[2];		/* on donors, and staged */
 } ForkCount;
 
-static bool
-note_page(const RbpPageId *page, const RbpLookup *at, void *arg)
+static void
+count_page(const RbpPageName *name, void *forks)
 {
-	NotedPages *noted = arg;
+	uint64		fork = (uint64) name->page.rel << 32 | (uint64) name->page.space << 16 | name->page.fork;
+	bool		found;
+	ForkCount  *count = hash_search(forks, &fork, HASH_ENTER, &found);
 
-	if (noted->n < noted->room)
-		noted->pages[noted->n++] = (uint64) page->rel << 32 | (uint64) page->space << 16 |
-			(uint64) page->fork << 1 | (at->where == RBP_STAGED);
-	return false;
+	if (!found)
+		memset(count->pages, 0, sizeof(count->pages));
+	count->pages[name->staged]++;
 }
 
 /* Pages of each fork, of every database: a hash table of ForkCount. */
@@ -58,39 +102,13 @@ count_forks(void)
 {
 	HASHCTL		ctl;
 	HTAB	   *forks;
-	NotedPages	noted;
 
 	ctl.keysize = sizeof(uint64);
 	ctl.entrysize = sizeof(ForkCount);
 	ctl.hcxt = CurrentMemoryContext;
 	forks = hash_create("remote_bp forks", 256, &ctl,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
-	/*
-	 * a partition has its share of the remote slots, and at most all staged
-	 * pages
-	 */
-	noted.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
-		rbp_staging_slots(rbp_staging);
-	noted.pages = MemoryContextAllocHuge(CurrentMemoryContext,
-										 Max(noted.room, 1) * sizeof(uint64));
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		noted.n = 0;
-		(void) rbp_directory_visit(rbp_dir, part, false, note_page, &noted);
-		for (Size i = 0; i < noted.n; i++)
-		{
-			uint64		fork = noted.pages[i] & ~UINT64CONST(1);
-			bool		found;
-			ForkCount  *count = hash_search(forks, &fork, HASH_ENTER, &found);
-
-			if (!found)
-				memset(count->pages, 0, sizeof(count->pages));
-			count->pages[noted.pages[i] & 1]++;
-		}
-	}
-	pfree(noted.pages);
+	rbp_for_each_page(count_page, forks);
 	return forks;
 }
 
@@ -113,7 +131,7 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 			(db != MyDatabaseId && db != InvalidOid))
 			continue;
 
-		rbp_row_fork(&row, spc, (uint32) (count->fork >> 32), (uint16) count->fork >> 1);
+		rbp_row_fork(&row, spc, (uint32) (count->fork >> 32), (uint16) count->fork);
 		rbp_row_count(&row, "pages", count->pages[0]);
 		rbp_row_count(&row, "bytes", count->pages[0] * BLCKSZ);
 		rbp_row_count(&row, "staged_pages", count->pages[1]);
