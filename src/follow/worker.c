@@ -30,11 +30,11 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "utils/guc.h"
 
 #include "base/guc.h"
 #include "base/hot_list.h"
 #include "base/wait.h"
+#include "base/workers.h"
 #include "common/clock.h"
 #include "common/kernel.h"
 #include "common/text.h"
@@ -398,10 +398,8 @@ rbp_follower_main(Datum arg)
 		rbp_follow_watch_cache();
 		rbp_wait_latch(RBP_WAIT_MAIN, (long) Max(Min((next_ns - rbp_now_ns()) / NANOS_PER_MS, 500), 0) + 1);
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
+		if (rbp_worker_reload())
 		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
 			next_ns = 0;
 			pause_ns = PAUSE_NS;
 		}
