@@ -141,26 +141,18 @@ save(int code, Datum arg)
 	header.n = (uint32) n;
 	header.hash = hash_rows(rows, header.n);
 	file = AllocateFile(FILE_NAME ".tmp", PG_BINARY_W);
-	if (file == NULL)
-		goto failed;
-	if (fwrite(&header, sizeof(header), 1, file) != 1 || fwrite(rows, 1, size, file) != size)
+	if (file != NULL && fwrite(&header, sizeof(header), 1, file) == 1 &&
+		fwrite(rows, 1, size, file) == size && fflush(file) == 0)
+		(void) durable_rename(FILE_NAME ".tmp", FILE_NAME, LOG);
+	else
 	{
-		int			save_errno = errno;
-
-		FreeFile(file);
-		errno = save_errno;
-		goto failed;
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", FILE_NAME ".tmp")));
+		(void) unlink(FILE_NAME ".tmp");
 	}
-	if (FreeFile(file) != 0)
-		goto failed;
-	(void) durable_rename(FILE_NAME ".tmp", FILE_NAME, LOG);
-	return;
-
-failed:
-	ereport(LOG,
-			(errcode_for_file_access(),
-			 errmsg("could not write file \"%s\": %m", FILE_NAME ".tmp")));
-	(void) unlink(FILE_NAME ".tmp");
+	if (file != NULL)
+		FreeFile(file);
 }
 
 void
