@@ -62,9 +62,6 @@
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB	(21U << 26)
 #endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE	23
-#endif
 
 RbpDonorRegion *donor_regions;
 uint32_t	donor_nregions;
@@ -76,7 +73,6 @@ static size_t arena_size;
 static RbpDonorHugePages huge_pages;
 static atomic_bool try_huge;	/* the pool had pages last time */
 static atomic_bool lock_memory = true;
-static atomic_bool can_populate = true;
 static atomic_bool can_bind = true; /* to a NUMA node */
 static int	numa_node = -1;
 static atomic_uint workers = 1; /* threads that populate */
@@ -109,22 +105,6 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 	sigaction(SIGBUS, &dfl, NULL);
 }
 
-static bool
-populate_step(uint8_t *base, uint64_t size)
-{
-	if (can_populate)
-	{
-		if (madvise(base, size, MADV_POPULATE_WRITE) == 0)
-			return true;
-		if (errno != EINVAL)
-			return false;
-		can_populate = false;	/* before Linux 5.14 */
-	}
-	for (uint64_t at = 0; at < size; at += 4096)
-		((volatile uint8_t *) base)[at] = 0;
-	return true;
-}
-
 /*
  * Touch every page.  False, with errno, if there is not enough memory.  The
  * memory left in the machine is checked on the way, since the system would
@@ -143,7 +123,7 @@ populate(uint8_t *base, uint64_t size, bool huge)
 			errno = ENOMEM;
 			return false;
 		}
-		if (!populate_step(base + at, step))
+		if (madvise(base + at, step, MADV_POPULATE_WRITE) != 0)
 			return false;
 	}
 	return true;
