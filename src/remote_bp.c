@@ -99,7 +99,6 @@ static const struct
 	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp directory", rbp_tier_directory_size, NULL, rbp_tier_directory_open},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
-	{"remote_bp hot pages", rbp_hot_pages_shmem_size, rbp_hot_pages_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, rbp_spill_shmem_init},
 	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},

@@ -183,10 +183,6 @@ extern bool rbp_tier_is_full(void);
 /* Current numbers of pages. */
 extern void rbp_tier_pages(RbpTierPages *pages);
 
-/* When lists of hot pages are taken */
-extern Size rbp_hot_pages_shmem_size(void);
-extern void rbp_hot_pages_shmem_init(void *mem);
-
 /*
  * Void the entries and claims of these blocks, of one segment; if they are
  * many, those of the whole fork.  Called both before and after a change other

@@ -47,6 +47,11 @@ typedef struct RbpTierShared
 	/* space.c */
 	pg_atomic_uint64 spaces[RBP_MAX_SPACES];
 
+	/* hot_pages.c; the first two are zero in each life of the server */
+	pg_atomic_uint32 scanning;	/* a process is */
+	pg_atomic_uint32 has_hot_pages; /* there is a file of them */
+	pg_atomic_uint64 next_scan_ns;	/* when the next scan may begin */
+
 	/* pusher.c; on a line of its own */
 	pg_atomic_uint32 wake_depth pg_attribute_aligned(PG_CACHE_LINE_SIZE);	/* PG_UINT32_MAX */
 } RbpTierShared;

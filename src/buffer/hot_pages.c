@@ -51,33 +51,8 @@ PG_FUNCTION_INFO_V1(rbp_sql_hot_pages_info);
 /* How often a scan checks for interrupts, in buffers */
 #define CHECK_BUFFERS	4096
 
-typedef struct HotPagesShared
-{
-	pg_atomic_uint32 scanning;	/* a process is */
-	pg_atomic_uint32 has_result;	/* there is a file of this life of the
-									 * server */
-	pg_atomic_uint64 next_ns;	/* when the next scan may begin */
-} HotPagesShared;
-
-static HotPagesShared *shared = NULL;
-
 /* The result that this transaction has, in its memory */
 static RbpHotReader *held = NULL;
-
-Size
-rbp_hot_pages_shmem_size(void)
-{
-	return sizeof(HotPagesShared);
-}
-
-void
-rbp_hot_pages_shmem_init(void *mem)
-{
-	shared = mem;
-	pg_atomic_init_u32(&shared->scanning, 0);
-	pg_atomic_init_u32(&shared->has_result, 0);
-	pg_atomic_init_u64(&shared->next_ns, 0);
-}
 
 /*
  * ---- the parts ----------------------------------------------------------------
@@ -327,8 +302,8 @@ end_scan(int code, Datum began)
 {
 	int64		now = rbp_now_ns();
 
-	pg_atomic_write_u64(&shared->next_ns, (uint64) (now + (now - DatumGetInt64(began)) * SCAN_PART));
-	pg_atomic_write_u32(&shared->scanning, 0);
+	pg_atomic_write_u64(&rbp_tier_shared->next_scan_ns, (uint64) (now + (now - DatumGetInt64(began)) * SCAN_PART));
+	pg_atomic_write_u32(&rbp_tier_shared->scanning, 0);
 }
 
 /* See to it that there is a result, and take a new one if it is time to. */
@@ -338,18 +313,18 @@ provide_result(void)
 	for (;;)
 	{
 		int64		now = rbp_now_ns();
-		bool		has_result = pg_atomic_read_u32(&shared->has_result) != 0;
-		bool		due = now >= (int64) pg_atomic_read_u64(&shared->next_ns);
+		bool		has_result = pg_atomic_read_u32(&rbp_tier_shared->has_hot_pages) != 0;
+		bool		due = now >= (int64) pg_atomic_read_u64(&rbp_tier_shared->next_scan_ns);
 		uint32		idle = 0;
 
-		if (due && pg_atomic_compare_exchange_u32(&shared->scanning, &idle, 1))
+		if (due && pg_atomic_compare_exchange_u32(&rbp_tier_shared->scanning, &idle, 1))
 		{
 			Datum		began = Int64GetDatum(now);
 
 			PG_ENSURE_ERROR_CLEANUP(end_scan, began);
 			{
 				take_list();
-				pg_atomic_write_u32(&shared->has_result, 1);
+				pg_atomic_write_u32(&rbp_tier_shared->has_hot_pages, 1);
 			}
 			PG_END_ENSURE_ERROR_CLEANUP(end_scan, began);
 			end_scan(0, began);

@@ -99,6 +99,8 @@ rbp_tier_directory_open(void *mem, bool found)
 	/* all of it is zero at first but for this */
 	pg_atomic_init_u32(&sh->wake_depth, PG_UINT32_MAX);
 	pg_atomic_init_u32(&sh->consistent, 0);
+	pg_atomic_init_u32(&sh->scanning, 0);
+	pg_atomic_init_u32(&sh->has_hot_pages, 0);
 	rbp_dir = (found ? rbp_directory_reopen : rbp_directory_init)
 		(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
 		 rbp_lock_tranche("RemoteBpPartition"));
