@@ -65,21 +65,6 @@ PG_FUNCTION_INFO_V1(rbp_sql_prewarm_progress);
 
 #define STAGING_WAIT_MS			1
 
-typedef enum PrewarmMode
-{
-	MODE_TIER,
-	MODE_BUFFERS
-} PrewarmMode;
-
-typedef enum Phase
-{
-	PHASE_READING,
-	PHASE_WAITING				/* for room in staging */
-} Phase;
-
-static const char *const mode_names[] = {"tier", "buffers"};
-static const char *const phase_names[] = {"reading", "waiting for donors"};
-
 /*
  * Progress of a process.  Only the process itself writes its entry: pid last
  * at the start, and first at the end.  A reader may see a mixture of old and
@@ -91,8 +76,8 @@ typedef struct Progress
 	Oid			database;
 	Oid			relation;
 	ForkNumber	fork;
-	PrewarmMode mode;
-	volatile Phase phase;
+	bool		buffers;		/* into these, and not into the tier */
+	volatile bool waits;		/* for room in staging */
 	pg_atomic_uint64 done;		/* blocks */
 	pg_atomic_uint64 total;
 } Progress;
@@ -114,7 +99,7 @@ rbp_prewarm_shmem_init(void *mem)
 /* Parameters and progress of one call */
 typedef struct Prewarm
 {
-	PrewarmMode mode;
+	bool		buffers;
 	bool		until_full;		/* do not evict other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
 	RbpLoadPosition *at;		/* of the policy worker, or NULL.  For the
@@ -154,7 +139,7 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 
 	if (prewarm->stopped)
 		return false;
-	if (prewarm->mode != MODE_TIER)
+	if (prewarm->buffers)
 		return true;
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 	{
@@ -181,11 +166,11 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 		if (!may_go_on(prewarm, fork, block) ||
 			(prewarm->deadline_ns != 0 && rbp_now_ns() >= prewarm->deadline_ns))
 			return false;
-		prewarm->progress->phase = PHASE_WAITING;
+		prewarm->progress->waits = true;
 		rbp_wait_latch(RBP_WAIT_STAGING, STAGING_WAIT_MS);
 		CHECK_FOR_INTERRUPTS();
 	}
-	prewarm->progress->phase = PHASE_READING;
+	prewarm->progress->waits = false;
 	return true;
 }
 
@@ -327,7 +312,7 @@ static void
 prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first,
 			  BufferAccessStrategy strategy)
 {
-	if (prewarm->mode == MODE_TIER)
+	if (!prewarm->buffers)
 	{
 		if (block == first || block % WINDOW_BLOCKS == 0)
 			look_ahead(prewarm, fork, block);
@@ -349,8 +334,8 @@ static void
 prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 			   BlockNumber first, BlockNumber end)
 {
-	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
-	GetAccessStrategy(BAS_BULKREAD) : NULL;
+	BufferAccessStrategy strategy = prewarm->buffers ? NULL :
+	GetAccessStrategy(BAS_BULKREAD);
 	Progress   *progress = prewarm->progress;
 	Fork		fork = {.rel = rel,.file = rbp_compat_rel_file(rel, forknum),.end = end};
 
@@ -466,7 +451,7 @@ prewarm_if_possible(Prewarm *prewarm, Oid relid)
 	if (rel == NULL)
 		return;
 	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && may_read(rel) && !is_being_built(rel) &&
-		(prewarm->mode != MODE_TIER || is_wanted(rel)) &&
+		(prewarm->buffers || is_wanted(rel)) &&
 		smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
 		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
 	relation_close(rel, AccessShareLock);
@@ -478,7 +463,7 @@ begin_prewarm(Prewarm *prewarm)
 	char		why[256] = "remote_bp.use_tier is off";
 
 	rbp_sql_require_loaded();
-	if (prewarm->mode == MODE_TIER &&
+	if (!prewarm->buffers &&
 		(rbp_tier_unusable_reason(why, sizeof(why)) || rbp_guc_use_tier == RBP_USE_TIER_OFF))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -487,12 +472,12 @@ begin_prewarm(Prewarm *prewarm)
 	prewarm->progress->database = MyDatabaseId;
 	prewarm->progress->relation = InvalidOid;
 	prewarm->progress->fork = MAIN_FORKNUM;
-	prewarm->progress->mode = prewarm->mode;
-	prewarm->progress->phase = PHASE_READING;
+	prewarm->progress->buffers = prewarm->buffers;
+	prewarm->progress->waits = false;
 	show_range(prewarm, 0, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&prewarm->progress->pid, (uint32) MyProcPid);
-	rbp_tier_prewarming = prewarm->mode == MODE_TIER;
+	rbp_tier_prewarming = !prewarm->buffers;
 }
 
 /* Also called if the process exits during prewarming; arg is a Prewarm. */
@@ -506,18 +491,19 @@ end_prewarm(int code, Datum arg)
 		pg_atomic_write_u32(&prewarm->progress->pid, 0);
 }
 
-static PrewarmMode
-mode_from_text(const text *name)
+/* Does the mode say that pages are to be brought into buffers? */
+static bool
+is_buffers(const text *name)
 {
 	char	   *mode = text_to_cstring(name);
+	bool		buffers = strcmp(mode, "buffers") == 0;
 
-	for (int i = 0; i < lengthof(mode_names); i++)
-		if (strcmp(mode, mode_names[i]) == 0)
-			return (PrewarmMode) i;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid prewarm mode \"%s\"", mode),
-			 errhint("Valid modes are \"tier\" and \"buffers\".")));
+	if (!buffers && strcmp(mode, "tier") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid prewarm mode \"%s\"", mode),
+				 errhint("Valid modes are \"tier\" and \"buffers\".")));
+	return buffers;
 }
 
 Datum
@@ -538,7 +524,7 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("relation, mode, fork and include_indexes cannot be null")));
 	rbp_sql_require_loaded();
-	prewarm.mode = mode_from_text(PG_GETARG_TEXT_PP(MODE));
+	prewarm.buffers = is_buffers(PG_GETARG_TEXT_PP(MODE));
 	forknum = forkname_to_number(text_to_cstring(PG_GETARG_TEXT_PP(FORK)));
 	rel = relation_open(PG_GETARG_OID(RELATION), AccessShareLock);
 	rbp_sql_check_buffered(rel);
@@ -551,7 +537,7 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is being built",
 						RelationGetRelationName(rel))));
-	if (prewarm.mode == MODE_TIER && !is_wanted(rel))
+	if (!prewarm.buffers && !is_wanted(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("relation \"%s\" is excluded from the tier",
@@ -582,10 +568,7 @@ static Prewarm loading;
 void
 rbp_prewarm_load_begin(void)
 {
-	loading = (Prewarm)
-	{
-		.mode = MODE_TIER
-	};
+	memset(&loading, 0, sizeof(loading));
 	begin_prewarm(&loading);
 }
 
@@ -740,7 +723,7 @@ static const char *const database_query =
 Datum
 rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 {
-	Prewarm		prewarm = {.mode = MODE_TIER,.until_full = true};
+	Prewarm		prewarm = {.until_full = true};
 	SPITupleTable *relations;
 
 	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
@@ -779,8 +762,8 @@ rbp_sql_prewarm_progress(PG_FUNCTION_ARGS)
 		rbp_row_put(&row, "relation", ObjectIdGetDatum(p->relation),
 					p->database != MyDatabaseId || p->relation == InvalidOid);
 		rbp_row_text(&row, "fork", forkNames[p->fork]);
-		rbp_row_text(&row, "mode", mode_names[p->mode]);
-		rbp_row_text(&row, "phase", phase_names[p->phase]);
+		rbp_row_text(&row, "mode", p->buffers ? "buffers" : "tier");
+		rbp_row_text(&row, "phase", p->waits ? "waiting for donors" : "reading");
 		rbp_row_count(&row, "blocks_done", pg_atomic_read_u64(&p->done));
 		rbp_row_count(&row, "blocks_total", pg_atomic_read_u64(&p->total));
 		rbp_sql_add_row(rsinfo, &row);
