@@ -157,7 +157,7 @@ typedef struct RbpPolicyServer
 	Oid			excluded[RBP_MAX_EXCLUDED]; /* tablespaces */
 	int			nexcluded;
 	char	   *not_excluded;	/* unknown tablespaces, for the log */
-	List	   *limits;			/* RbpPolicyLimit * */
+	List	   *limits;			/* RbpDatabaseUse * */
 	List	   *dropped;		/* dropped databases whose files still have
 								 * policies */
 } RbpPolicyServer;

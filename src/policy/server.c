@@ -27,12 +27,6 @@
 #include "buffer/buffer.h"
 #include "policy/policy_internal.h"
 
-typedef struct RbpPolicyLimit
-{
-	Oid			database;
-	uint32		pages;
-} RbpPolicyLimit;
-
 /*
  * ---- tablespaces --------------------------------------------------------------------
  */
@@ -91,7 +85,7 @@ exclude_tablespaces(const RbpPolicyServer *server)
  * ---- limits ------------------------------------------------------------------------
  */
 
-/* Read the limits of all databases, as a list of RbpPolicyLimit *. */
+/* Read the limits of all databases, as a list of RbpDatabaseUse *, without pages. */
 static List *
 read_limits(void)
 {
@@ -107,15 +101,15 @@ read_limits(void)
 	MemoryContextSwitchTo(context);
 	for (uint64 i = 0; i < rows->numvals; i++)
 	{
-		RbpPolicyLimit *limit;
+		RbpDatabaseUse *limit;
 		int			mb;
 
 		if (!parse_int(TextDatumGetCString(rbp_policy_value(rows, i, 2)), &mb, GUC_UNIT_MB, NULL) ||
 			mb < 0)
 			continue;
-		limit = palloc(sizeof(RbpPolicyLimit));
+		limit = palloc0(sizeof(RbpDatabaseUse));
 		limit->database = DatumGetObjectId(rbp_policy_value(rows, i, 1));
-		limit->pages = (uint32) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX - 1);
+		limit->max_pages = (int64) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX - 1);
 		limits = lappend(limits, limit);
 	}
 	SPI_finish();
@@ -130,10 +124,10 @@ limit_of(const List *limits, Oid database)
 
 	foreach(cell, limits)
 	{
-		const RbpPolicyLimit *limit = lfirst(cell);
+		const RbpDatabaseUse *limit = lfirst(cell);
 
 		if (limit->database == database)
-			return limit->pages;
+			return limit->max_pages;
 	}
 	return -1;
 }
@@ -154,16 +148,16 @@ set_limits(const List *limits)
 			rbp_residency_set_limit(use.database, -1);
 	foreach(cell, limits)
 	{
-		const RbpPolicyLimit *limit = lfirst(cell);
+		const RbpDatabaseUse *limit = lfirst(cell);
 
-		if (rbp_residency_limit(limit->database) == limit->pages)
+		if (rbp_residency_limit(limit->database) == limit->max_pages)
 			continue;
 		rbp_policy_shared->trim_pending = true;
-		rbp_residency_set_limit(limit->database, limit->pages);
+		rbp_residency_set_limit(limit->database, limit->max_pages);
 	}
 	if (rbp_policy_shared->trim_pending)
 		foreach(cell, limits)
-			rbp_residency_trim(((const RbpPolicyLimit *) lfirst(cell))->database);
+			rbp_residency_trim(((const RbpDatabaseUse *) lfirst(cell))->database);
 	rbp_policy_shared->trim_pending = false;
 }
 
