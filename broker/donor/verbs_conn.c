@@ -176,7 +176,7 @@ make_queue_pair(RbpDonorVerbsConn *conn)
 
 	conn->mr = ibv_reg_mr(conn->domain->pd, conn, sizeof(*conn), IBV_ACCESS_LOCAL_WRITE);
 	if (conn->mr != NULL)
-		conn->cq = ibv_create_cq(device->verbs, 2 * RBP_VERBS_PINGS + 1, conn,
+		conn->cq = ibv_create_cq(device->verbs, DONOR_VERBS_CQ_SIZE, conn,
 								 device->channel, 0);
 	if (conn->cq != NULL && (errno = ibv_req_notify_cq(conn->cq, 0)) == 0)
 	{

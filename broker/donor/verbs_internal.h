@@ -133,6 +133,10 @@ extern void donor_verbs_tick_domains(void);
 /*
  * ---- verbs_conn.c --------------------------------------------------------
  */
+
+/* Completions of a connection: each ping is received and answered, and there is a probe. */
+#define DONOR_VERBS_CQ_SIZE		(2 * RBP_VERBS_PINGS + 1)
+
 typedef struct RbpDonorVerbsConn
 {
 	LIST_ENTRY(RbpDonorVerbsConn) link;
@@ -146,8 +150,6 @@ typedef struct RbpDonorVerbsConn
 	int64_t		probed_at;
 
 	/* under ping_lock from the moment at which it is accepted */
-				TAILQ_ENTRY(RbpDonorVerbsConn) queue_link;
-	bool		queued;			/* waits for a turn */
 	bool		stopped;		/* the ping thread leaves it alone */
 	atomic_bool established;	/* these three are read without the lock, too */
 	atomic_bool probing;		/* a probe is under way */

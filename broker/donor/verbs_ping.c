@@ -10,14 +10,14 @@
  * thread of their own, which makes no such calls.  It sleeps in poll() on the
  * completion channel of each device.
  *
- * A client can send pings as fast as they are answered.  So connections with
- * completions wait in a queue, and each gets a turn of TURN completions.
+ * A client can send pings as fast as they are answered.  So each event of a
+ * connection is a turn: it takes the completions that there are.  Those that come
+ * after that are another event, behind those of other connections.
  *
  * ping_lock protects the list of devices, which only the verbs thread changes,
- * the queue, and what a connection's comment says.  It is held for a round:
- * some microseconds for each connection with completions.  The verbs thread
- * also takes it before it destroys a queue pair.  No other lock is taken while
- * it is held.
+ * and what a connection's comment says.  It is held for a round: some microseconds
+ * for each event.  The verbs thread also takes it before it destroys a queue pair.
+ * No other lock is taken while it is held.
  *
  * A connection is freed when its CQ is destroyed, for which libibverbs waits
  * until all of its events are acknowledged.  So a connection found by an event
@@ -36,7 +36,6 @@
 #include <sys/eventfd.h>
 
 #define CQ_EVENTS		64		/* of a device, taken per round */
-#define TURN			(2 * RBP_VERBS_PINGS)	/* completions */
 
 /* Kinds of work requests by wr_id; lower ones are receives, by slot */
 #define WR_ANSWER		RBP_VERBS_PINGS
@@ -49,7 +48,6 @@ int			donor_verbs_wake_fd = -1;
 
 /* under ping_lock */
 static LIST_HEAD(DeviceList, RbpDonorVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
-static TAILQ_HEAD(RbpDonorPingQueue, RbpDonorVerbsConn) queue = TAILQ_HEAD_INITIALIZER(queue);
 
 void
 donor_verbs_wake(void)
@@ -169,29 +167,26 @@ break_conn(RbpDonorVerbsConn *conn)
 }
 
 /*
- * A turn of a connection.  Returns whether it needs another one, because there
- * may be more completions than it could handle.
+ * Handle the completions of a connection.  The next event is requested before that, so
+ * that nothing is missed.  There are no more than the CQ has room for: the work
+ * requests that they are of can only be posted again when they have been handled.
  */
-static bool
+static void
 take_turn(RbpDonorVerbsConn *conn)
 {
-	struct ibv_wc wc[TURN];
-	int			n = ibv_poll_cq(conn->cq, TURN, wc);
+	struct ibv_wc wc[DONOR_VERBS_CQ_SIZE];
+	bool		good = ibv_req_notify_cq(conn->cq, 0) == 0;
+	int			n = good ? ibv_poll_cq(conn->cq, DONOR_VERBS_CQ_SIZE, wc) : 0;
 
-	for (int i = 0; i < n; i++)
-		if (!handle_completion(conn, &wc[i]))
-		{
-			n = -1;
-			break;
-		}
-	if (n < 0)
+	for (int i = 0; i < n && good; i++)
+		good = handle_completion(conn, &wc[i]);
+	if (!good || n < 0)
 		break_conn(conn);
-	return n == TURN;
 }
 
-/* Put the connections whose CQs have signalled completions into the queue. */
+/* Give the connections whose CQs have signalled completions a turn. */
 static void
-take_events(RbpDonorVerbsDevice *device)
+take_turns(RbpDonorVerbsDevice *device)
 {
 	struct ibv_cq *cq;
 	void	   *context;
@@ -200,36 +195,9 @@ take_events(RbpDonorVerbsDevice *device)
 	{
 		RbpDonorVerbsConn *conn = context;
 
-		/* request the next event before polling, so that nothing is missed */
 		if (!conn->stopped && conn->broken_at == 0)
-		{
-			if (ibv_req_notify_cq(cq, 0) != 0)
-				break_conn(conn);
-			else if (!conn->queued)
-			{
-				TAILQ_INSERT_TAIL(&queue, conn, queue_link);
-				conn->queued = true;
-			}
-		}
+			take_turn(conn);
 		ibv_ack_cq_events(cq, 1);
-	}
-}
-
-/* Give each connection in the queue a turn. */
-static void
-take_turns(void)
-{
-	RbpDonorVerbsConn *last = TAILQ_LAST(&queue, RbpDonorPingQueue);
-	RbpDonorVerbsConn *conn;
-
-	while ((conn = TAILQ_FIRST(&queue)) != NULL)
-	{
-		TAILQ_REMOVE(&queue, conn, queue_link);
-		conn->queued = take_turn(conn);
-		if (conn->queued)
-			TAILQ_INSERT_TAIL(&queue, conn, queue_link);
-		if (conn == last)
-			break;
 	}
 }
 
@@ -242,7 +210,6 @@ ping_main(void *arg)
 		RbpDonorVerbsDevice *device;
 		eventfd_t	count;
 		int			n = 0;
-		bool		more;
 
 		fds[n++] = donor_verbs_readable(ping_wake_fd);
 		while (atomic_load(&wanted) > 0)
@@ -251,11 +218,10 @@ ping_main(void *arg)
 		for (device = LIST_FIRST(&devices); device != NULL; device = LIST_NEXT(device, link))
 			if (!device->failed)
 				fds[n++] = donor_verbs_readable(device->channel->fd);
-		more = !TAILQ_EMPTY(&queue);
 		pthread_mutex_unlock(&ping_lock);
 
 		/* a device may go meanwhile, and its descriptor be another file */
-		if (poll(fds, (nfds_t) n, more ? 0 : -1) < 0)
+		if (poll(fds, (nfds_t) n, -1) < 0)
 			continue;
 		if (fds[0].revents != 0)
 			(void) eventfd_read(ping_wake_fd, &count);
@@ -263,7 +229,7 @@ ping_main(void *arg)
 		pthread_mutex_lock(&ping_lock);
 		for (device = LIST_FIRST(&devices); device != NULL; device = LIST_NEXT(device, link))
 		{
-			take_events(device);
+			take_turns(device);
 			for (int i = 1; i < n; i++)
 				if (fds[i].fd == device->channel->fd && (fds[i].revents & ~POLLIN) != 0 &&
 					(fds[i].revents & POLLNVAL) == 0 && !device->failed)
@@ -272,7 +238,6 @@ ping_main(void *arg)
 					donor_verbs_wake();
 				}
 		}
-		take_turns();
 		pthread_mutex_unlock(&ping_lock);
 	}
 	return NULL;
@@ -318,9 +283,6 @@ donor_verbs_stop_pings(RbpDonorVerbsConn *conn)
 {
 	lock_pings();
 	conn->stopped = true;
-	if (conn->queued)
-		TAILQ_REMOVE(&queue, conn, queue_link);
-	conn->queued = false;
 	pthread_mutex_unlock(&ping_lock);
 }
 
