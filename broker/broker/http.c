@@ -416,11 +416,10 @@ in_the_way(const Request *request)
 {
 	const RbpCredential *who = &request->who;
 	Request    *own = NULL;
-	Request    *other;
 	int			n = 0;
 	int			nown = 0;
 
-	TAILQ_FOREACH(other, &large_requests, large_link)
+	for (Request *other = TAILQ_FIRST(&large_requests); other != NULL; other = TAILQ_NEXT(other, large_link))
 	{
 		n++;
 		if (other->who.role == who->role && strcmp(other->who.name, who->name) == 0 && nown++ == 0)

@@ -143,7 +143,7 @@ typedef struct RbpDonorVerbsConn
 	struct rdma_cm_id *id;
 	RbpDonorLeaseDomain *domain;
 	RbpDonorClient *client;
-	unsigned int key_number; /* of the key that it was proven by */
+	unsigned int key_number;	/* of the key that it was proven by */
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;			/* for requests and answers */
 	int64_t		since;			/* time when it was accepted */

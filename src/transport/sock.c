@@ -226,7 +226,7 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 	RbpStatus	status;
 
 	memset(sock, 0, sizeof(*sock));
-	strncpy(sock->transcript.lease, cred->lease, sizeof(sock->transcript.lease) - 1);
+	strncpy(sock->transcript.lease, cred->lease, sizeof(sock->transcript.lease));
 	if (!rbp_donor_key(cred->secret, donor, sock->key))
 		return RBP_NOMEM;
 

@@ -1336,7 +1336,7 @@ shake_hands(const Lease *lease, Lie lie)
 	static RbpWireAuth heard;
 	RbpWireTranscript transcript = {0};
 	RbpWireWelcome welcome = {.regions = 1};
-	RbpWireAuth auth;
+	RbpWireAuth auth = {0};
 	uint8_t		buf[RBP_HANDSHAKE_MAX];
 	uint8_t		key[RBP_SECRET_LEN];
 	uint8_t		mac[RBP_MAC_LEN];

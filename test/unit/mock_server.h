@@ -33,7 +33,8 @@ typedef struct MockDonor
 	char		id[RBP_DONOR_ID_LEN];
 	bool		local;			/* connections are */
 	bool		same_host;		/* connections over a network are to this host */
-	bool		scribbles;		/* changes what it has right after a read of it */
+	bool		scribbles;		/* changes what it has right after a read of
+								 * it */
 	bool		costly;			/* costly connections lead to it, too, if its
 								 * endpoint says so */
 	RbpStatus	costly_fails;	/* they do, in this way; RBP_INPROGRESS: they
