@@ -105,7 +105,7 @@ has "the other purpose's and other client's leases live" "[.leases[].lease] | co
 api GET /metrics
 is "metrics count it" "$(sed -n 's/^remote_bp_leases_taken_over_total //p' <<<"$answer")" "$n"
 
-# what a donor sees: revision, secret, ttl
+# what a donor sees: revision, key, ttl
 stop_pumps
 api GET /v1/donors
 revision[a]=$(get '.donors[0].revision')
@@ -117,8 +117,9 @@ beat a ia '"clean":[0,1,2,3,4,5,6,7]'
 has "cleaning raises no revision" ".revision == $seen and .dirty == []"
 lease c9 i1 1 50000
 beat a ia
-has "a grant is in the answer to the donor with secret and TTL" \
-    ".leases | length == 1 and .[0].lease == \"$id\" and .[0].secret == \"$secret\" and .[0].regions == [0] and .[0].ttl_ms > 0 and .[0].ttl_ms <= 50000"
+key=$(printf 'remote_bp donor a' | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$secret" | sed 's/.* //')
+has "a grant is in the answer to the donor with its key and TTL" \
+    ".leases | length == 1 and .[0].lease == \"$id\" and .[0].key == \"$key\" and .[0].regions == [0] and .[0].ttl_ms > 0 and .[0].ttl_ms <= 50000"
 renew "\"ttl_ms\":500000"
 beat a ia
 has "a renewal is in the answer to the donor" '.leases[0].ttl_ms > 50000'
