@@ -22,9 +22,10 @@ my ($ret, $out, $err) = $node->psql('postgres', q{LOAD 'remote_bp'});
 isnt($ret, 0, 'LOAD is refused');
 like($err, qr/remote_bp.*shared_preload_libraries/s, 'the error after LOAD says what to do');
 
+# psql may have ended before it could be told anything.
 my $connstr = $node->connstr('postgres');
 ($ret, $out, $err) = $node->psql(
-	'postgres', 'SELECT 1',
+	'postgres', '',
 	extra_params => [],
 	connstr => "$connstr options='-c session_preload_libraries=remote_bp'");
 isnt($ret, 0, 'session_preload_libraries is refused');
