@@ -463,8 +463,12 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 	RbpRemoteDonor *d = &shared->donors[c->donor];
 	int			over = LINK_OF(c->ops->bit);
 
-	/* what cannot be used at all is not tried before the other one */
-	uint32		effect = event == LINK_NO_DEVICE && c->has_other ? effects[phase][event][2] :
+	/*
+	 * What cannot be used at all is not tried before the other one; nor is a
+	 * socket of this host, which processes of another network namespace do
+	 * not reach.
+	 */
+	uint32		effect = c->has_other && (event == LINK_NO_DEVICE || (event == LINK_LOST && c->ops->local)) ? effects[phase][event][2] :
 	effects_of(c->ops, c->has_fallback, phase, event);
 	int			verdict = (int) (effect & 0xff);
 	uint32		error = ERROR_MAKE(is_ready(c) ? DONOR_ERROR_REQUEST :

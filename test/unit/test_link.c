@@ -196,6 +196,16 @@ test_failures(void)
 static void
 test_conditions(void)
 {
+	/* to this host alone */
+	set_up(&shm, CONN_NONE);
+	is_outcome(rbp_link_failed(&conn, ON_CONNECT, LINK_LOST, RBP_CONNLOST), LOST, "refused over shm alone");
+	set_up(&shm, CONN_NONE);
+	conn.has_other = true;
+	is_outcome(rbp_link_failed(&conn, ON_CONNECT, LINK_LOST, RBP_CONNLOST), ELSEWHERE, "refused over shm beside another transport");
+	set_up(&tcp, CONN_NONE);
+	conn.has_other = true;
+	is_outcome(rbp_link_failed(&conn, ON_CONNECT, LINK_LOST, RBP_CONNLOST), LOST, "refused over tcp beside another transport");
+
 	/* what is no news */
 	set_up(&tcp, CONN_READY);
 	conn.serial--;
