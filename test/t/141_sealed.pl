@@ -14,6 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
 use RemoteBP::Kept;
+use RemoteBP::Preload;
 use RemoteBP::Spill;
 use Test::More;
 
@@ -21,13 +22,18 @@ my $KNOWN = 1000;
 my $by_value = q{SELECT md5(string_agg(t, '')) FROM (SELECT t FROM secrets ORDER BY md5(t), id OFFSET 0) s};
 
 my $broker = start_broker();
-my $donor = start_donor($broker, memory => '128MB');
+my $donor = do
+{
+	local $ENV{LD_PRELOAD} = preload_library('dumpable');
+	start_donor($broker, memory => '128MB');
+};
 
 # The files of the donor's regions
 sub memory_of
 {
 	my ($daemon) = @_;
-	return grep { (readlink // '') =~ m{^/memfd:} } glob "/proc/$daemon->{pid}/fd/*";
+	my @files = grep { (readlink // '') =~ m{^/memfd:} } glob "/proc/$daemon->{pid}/fd/*";
+	return @files ? @files : BAIL_OUT("the memory of process $daemon->{pid} cannot be seen");
 }
 
 # How many of the strings are there

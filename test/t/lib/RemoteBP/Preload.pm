@@ -1,7 +1,8 @@
 # Servers and daemons that run with a library of test/preload: names.c, a name
 # server that hangs at will, names whose address changes, and machines that are
 # clones of each other; page_cache.c, a page
-# cache that cannot be asked; advice.c, what the kernel is asked to read ahead.
+# cache that cannot be asked; advice.c, what the kernel is asked to read ahead; dumpable.c, a
+# donor whose memory can be looked at.
 
 package RemoteBP::Preload;
 
