@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 int
-prctl(int option, ...)
+prctl(int option,...)
 {
 	unsigned long arg[4];
 	va_list		list;
