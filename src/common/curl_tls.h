@@ -40,7 +40,7 @@ rbp_curl_believe(CURL *curl, const char *url, const char *token, const char *ca_
 	return curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, secure || pinned ? "https" : "http") == CURLE_OK &&
 		curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) == CURLE_OK &&
 		curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, secure ? token : NULL) == CURLE_OK &&
-		curl_easy_setopt(curl, CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2) == CURLE_OK &&
+		curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2) == CURLE_OK &&
 		curl_easy_setopt(curl, CURLOPT_PINNEDPUBLICKEY, pinned ? pin : NULL) == CURLE_OK &&
 		curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, pinned ? 0L : 1L) == CURLE_OK &&
 		curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, pinned ? 0L : 2L) == CURLE_OK &&
