@@ -7,7 +7,7 @@
  * with random bytes by test/unit/test_fuzz.c, for a fixed number of rounds,
  * and, for as long as one likes, by libFuzzer:
  *
- *	 clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc \
+ *	 clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DRBP_VERSION='""' -Isrc \
  *	   -DFUZZ_TARGET=fuzz_wire test/fuzz/fuzz_*.c \
  *	   $(find src/common src/wire src/transport -name '*.c') \
  *	   -lcrypto -lrdmacm -libverbs
