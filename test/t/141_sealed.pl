@@ -181,8 +181,10 @@ for my $way ([ 'tcp', 'on' ], [ 'shm', 'on' ])
 		is_kept($node, $before, 'on again: what is there in the clear');
 		works($node, 'on again');
 	}
+	# It gives back what it holds, so it has to hold it before it is stopped.
 	$node->append_conf('postgresql.conf', 'remote_bp.warm_restart = crash');
 	$node->restart;
+	ok(wait_leased($node, 64, 120) && wait_temp_leased($node, 16), "$name: memory is leased before the last stop");
 	$node->stop;
 }
 
