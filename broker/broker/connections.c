@@ -15,7 +15,6 @@
 #include "common/clock.h"
 
 #include <netdb.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,14 +67,6 @@ fd_of(struct MHD_Connection *connection)
 	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-static uint64_t
-holder_of(const struct sockaddr *address)
-{
-	if (address->sa_family == AF_INET6)
-		return rbp_place_holder(&((const struct sockaddr_in6 *) address)->sin6_addr, sizeof(struct in6_addr));
-	return rbp_place_holder(&((const struct sockaddr_in *) address)->sin_addr, sizeof(struct in_addr));
-}
-
 static void
 log_ended(RbpEnded ended, const Connection *c, const char *of)
 {
@@ -118,7 +109,7 @@ broker_connection_notify(void *arg, struct MHD_Connection *connection, void **co
 		c->place.fd = fd_of(connection);
 		c->place.deadline = INT64_MAX;
 		await(c, BROKER_AWAITS_REQUEST);
-		log_ended(rbp_place_take(&unproved, &c->place, holder_of(address), RBP_SHARE), c, NULL);
+		log_ended(rbp_place_take(&unproved, &c->place, rbp_place_holder_of(address), RBP_SHARE), c, NULL);
 	}
 	else if (c != NULL)
 	{

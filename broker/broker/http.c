@@ -675,6 +675,7 @@ broker_http_start(const BrokerRoute *served, bool tls)
 							 MHD_OPTION_NOTIFY_CONNECTION, broker_connection_notify, NULL,
 							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) BROKER_ALL_CONNECTIONS,
 							 MHD_OPTION_THREAD_STACK_SIZE, (size_t) STACK_SIZE,
+	/* without TLS, the list ends here */
 							 tls ? MHD_OPTION_HTTPS_CERT_CALLBACK : MHD_OPTION_END, broker_tls_identify,
 							 MHD_OPTION_HTTPS_PRIORITIES, "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2",
 							 MHD_OPTION_END);

@@ -10,6 +10,7 @@
 #include "broker/common/secret.h"
 #include "common/clock.h"
 
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <xxhash.h>
@@ -33,6 +34,20 @@ rbp_place_holder(const void *bytes, size_t len)
 {
 	(void) pthread_once(&once, make_seed);
 	return XXH3_64bits_withSeed(bytes, len, seed);
+}
+
+uint64_t
+rbp_place_holder_of(const struct sockaddr *address)
+{
+	const struct in6_addr *v6 = &((const struct sockaddr_in6 *) address)->sin6_addr;
+
+	if (address->sa_family == AF_INET)
+		return rbp_place_holder(&((const struct sockaddr_in *) address)->sin_addr, sizeof(struct in_addr));
+	if (address->sa_family != AF_INET6)
+		return 0;
+	/* of IPv4, by a socket of IPv6: the same machine */
+	return IN6_IS_ADDR_V4MAPPED(v6) ? rbp_place_holder(&v6->s6_addr[12], sizeof(struct in_addr)) :
+		rbp_place_holder(v6, sizeof(*v6));
 }
 
 void

@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
+#include <sys/socket.h>
 
 /* As many may one address have, or one credential, so that others have some, too. */
 #define RBP_SHARE			64
@@ -74,7 +75,8 @@ extern bool rbp_places_end_oldest(RbpPlaces *places);
 /* End those whose deadline has passed; tell() is called before, and must not call these functions. */
 extern void rbp_places_end_late(RbpPlaces *places, int64_t now, void (*tell) (const RbpPlace *place));
 
-/* A holder by his name or address: a hash that nobody outside can compute. */
+/* A holder by his name, or his address without the port: a hash that nobody outside can compute. */
 extern uint64_t rbp_place_holder(const void *bytes, size_t len);
+extern uint64_t rbp_place_holder_of(const struct sockaddr *address);
 
 #endif							/* RBP_PLACES_H */

@@ -9,10 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/common/places.h"
 #include "broker/donor/proofs.h"
 #include "common/clock.h"
-#include "transport/peer.h"
 
 #include <stdatomic.h>
 
@@ -20,20 +18,6 @@
 #define PROOFS_MAX		5000	/* of a peer, in a second */
 
 static _Atomic uint64_t slots[SLOTS];	/* second << 32 | spent */
-
-uint64_t
-donor_peer_of_address(const struct sockaddr *address)
-{
-	uint8_t		bytes[16];
-
-	return rbp_address_bytes(address, bytes) ? rbp_place_holder(bytes, sizeof(bytes)) : 0;
-}
-
-uint64_t
-donor_peer_of_user(uid_t user)
-{
-	return rbp_place_holder(&user, sizeof(user));
-}
 
 bool
 donor_proof_allowed(uint64_t peer)

@@ -18,14 +18,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/socket.h>
-#include <sys/types.h>
 
-/* The peer with this address (the port is ignored); that of a local user. */
-extern uint64_t donor_peer_of_address(const struct sockaddr *address);
-extern uint64_t donor_peer_of_user(uid_t user);
-
-/* May a proof of the peer that is right be accepted now?  It is counted if so. */
+/* May a proof of the peer, a holder of places.h, that is right be accepted now?  It is counted if so. */
 extern bool donor_proof_allowed(uint64_t peer);
 
 #define DONOR_PROOFS_ARE_MANY	"it has connected too often in this second"

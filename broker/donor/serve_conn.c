@@ -91,11 +91,11 @@ donor_serve_admits(int fd, bool is_unix, uint64_t *peer)
 	if (!is_unix)
 	{
 		(void) getpeername(fd, (struct sockaddr *) &address, &len);
-		*peer = donor_peer_of_address((struct sockaddr *) &address);
+		*peer = rbp_place_holder_of((struct sockaddr *) &address);
 		return true;
 	}
 	(void) getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len);
-	*peer = donor_peer_of_user(cred.uid);
+	*peer = rbp_place_holder(&cred.uid, sizeof(cred.uid));
 	for (int i = 0; i < donor_shm_nusers; i++)
 	{
 		if (donor_shm_users[i] == cred.uid)

@@ -12,6 +12,7 @@
  */
 #include "broker/common/format.h"
 #include "broker/common/log.h"
+#include "broker/common/places.h"
 #include "broker/donor/proofs.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
@@ -285,7 +286,7 @@ void
 donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, size_t len,
 						   uint32_t qpn, uint8_t reads)
 {
-	uint64_t	peer = donor_peer_of_address(rdma_get_peer_addr(id));
+	uint64_t	peer = rbp_place_holder_of(rdma_get_peer_addr(id));
 	uint16_t	status = RBP_WIRE_DENIED;
 	RbpLogLevel level = RBP_LOG_WARNING;
 	const char *why = NULL;

@@ -26,24 +26,10 @@ still_now(void)
 
 #include "tap.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #define SECOND	INT64_C(1000000000)
-
-static uint64_t
-peer(const char *address, uint16_t port)
-{
-	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(port)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,.sin6_port = htons(port)};
-
-	if (inet_pton(AF_INET, address, &v4.sin_addr) == 1)
-		return donor_peer_of_address((struct sockaddr *) &v4);
-	if (inet_pton(AF_INET6, address, &v6.sin6_addr) != 1)
-		abort();
-	return donor_peer_of_address((struct sockaddr *) &v6);
-}
 
 /* How many proofs of a peer are accepted now. */
 static uint32_t
@@ -54,17 +40,6 @@ accepted(uint64_t who)
 	while (n < 10 * PROOFS_MAX && donor_proof_allowed(who))
 		n++;
 	return n;
-}
-
-static void
-test_peers(void)
-{
-	ok(peer("10.0.0.1", 1) == peer("10.0.0.1", 2), "a peer is an address, whatever its port");
-	ok(peer("10.0.0.1", 1) != peer("10.0.0.2", 1), "another address is another one");
-	ok(peer("fd00::1", 1) == peer("fd00::1", 2) && peer("fd00::1", 1) != peer("fd00::2", 1),
-	   "with IPv6, too");
-	ok(donor_peer_of_user(1) == donor_peer_of_user(1) && donor_peer_of_user(1) != donor_peer_of_user(2),
-	   "or a user of this host");
 }
 
 static void
@@ -109,7 +84,6 @@ test_threads(void)
 int
 main(void)
 {
-	test_peers();
 	test_limits();
 	test_threads();
 	return done_testing();

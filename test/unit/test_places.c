@@ -26,6 +26,7 @@ still_now(void)
 #include "broker/common/log.h"
 #include "tap.h"
 
+#include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -221,12 +222,41 @@ test_threads(void)
 	ok(shared.n == 0 && TAILQ_EMPTY(&shared.list), "and leave nothing behind");
 }
 
+static uint64_t
+at(const char *address, uint16_t port)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,.sin6_port = htons(port)};
+
+	if (inet_pton(AF_INET, address, &v4.sin_addr) == 1)
+		return rbp_place_holder_of((struct sockaddr *) &v4);
+	if (inet_pton(AF_INET6, address, &v6.sin6_addr) != 1)
+		abort();
+	return rbp_place_holder_of((struct sockaddr *) &v6);
+}
+
+static void
+test_names(void)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	uid_t		users[] = {1, 1, 2};
+
+	ok(rbp_place_holder("a", 1) == rbp_place_holder("a", 1) && rbp_place_holder("a", 1) != rbp_place_holder("b", 1),
+	   "a holder is known by his name");
+	ok(at("10.0.0.1", 1) == at("10.0.0.1", 2), "or by his address, whatever its port");
+	ok(at("10.0.0.1", 1) != at("10.0.0.2", 1), "another address is another one");
+	ok(at("fd00::1", 1) == at("fd00::1", 2) && at("fd00::1", 1) != at("fd00::2", 1), "with IPv6, too");
+	ok(at("::ffff:10.0.0.1", 1) == at("10.0.0.1", 1), "an address of IPv4 is the same by a socket of IPv6");
+	ok(rbp_place_holder(&users[0], sizeof(uid_t)) == rbp_place_holder(&users[1], sizeof(uid_t)) &&
+	   rbp_place_holder(&users[0], sizeof(uid_t)) != rbp_place_holder(&users[2], sizeof(uid_t)), "or as a user of this host");
+	is_u64(rbp_place_holder_of(&none), 0, "one without an address is like any other");
+}
+
 int
 main(void)
 {
 	rbp_log_init("test_places", RBP_LOG_WARNING);
-	ok(rbp_place_holder("a", 1) == rbp_place_holder("a", 1) && rbp_place_holder("a", 1) != rbp_place_holder("b", 1),
-	   "a holder is known by his name");
+	test_names();
 	test_holders();
 	test_spared();
 	test_deadlines();
