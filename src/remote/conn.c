@@ -374,7 +374,7 @@ start_over(RbpLocalConn *c, RbpStatus status)
 	rbp_remote_conn_close(c);
 	release_conn_slot(c);
 	c->retry_at = rbp_now_ns() + (c->ops->costly ? RETRY_NS : RBP_RECONNECT_NS);
-	return status == RBP_INVALID && !c->has_fallback ? RBP_CANCELED : status;
+	return status == RBP_INVALID && !has_fallback(c) ? RBP_CANCELED : status;
 }
 
 /*
@@ -498,7 +498,7 @@ conn_finish(RbpLocalConn *c, RbpStatus status, int64 now)
 static inline int64
 connect_timeout_ns(const RbpLocalConn *c, bool patient)
 {
-	return patient && c->has_fallback ? RBP_CONNECT_NS : c->ops->connect_ns;
+	return patient && has_fallback(c) ? RBP_CONNECT_NS : c->ops->connect_ns;
 }
 
 /*
@@ -533,7 +533,7 @@ conn_continue(RbpLocalConn *c, bool patient, int64 deadline_ns)
 		if (status != RBP_OK)
 			return status;
 	}
-	if (patient && c->has_fallback)
+	if (patient && has_fallback(c))
 		until = Min(until, now + RBP_CONNECT_NS);
 	else if (!patient && c->waited)
 		until = now;
@@ -593,7 +593,7 @@ account_failure(RbpLocalConn *c, RbpStatus status, RbpConnUse use, int64 began)
 		event = LINK_OTHER;
 	if (event == LINK_OTHER)
 		return status;
-	return rbp_remote_conn_failed(c, use == USE_PROBE && !c->has_fallback ? ON_PING : ON_CONNECT,
+	return rbp_remote_conn_failed(c, use == USE_PROBE && !has_fallback(c) ? ON_PING : ON_CONNECT,
 								  event, status) & VERDICT_ELSEWHERE ? RBP_CANCELED : status;
 }
 

@@ -20,7 +20,7 @@
  * returns wrong bytes.
  *
  * The breaker of a transport's link is about connecting over it, when the
- * donor can be reached over another one as well (RbpLocalConn.has_fallback,
+ * donor can be reached over another one as well (has_fallback(),
  * only under remote_bp.transport = auto).  Existing connections stay, whatever
  * its state.  It is open if nobody listens, a stranger does, or the device is
  * not to be used.  It is suspect if a handshake has timed out, after the
@@ -204,14 +204,19 @@ static const uint32 effects[RBP_LINK_PHASES][RBP_LINK_EVENTS][3] = {
 	},
 };
 
+/*
+ * Of connecting, a local transport counts as costly where nobody listens or it
+ * is not to be used: its socket is not reached from another network namespace.
+ */
 static inline uint32
-effects_of(const RbpTransportOps *ops, bool has_fallback, RbpLinkPhase phase,
+effects_of(const RbpLocalConn *c, const RbpTransportOps *ops, RbpLinkPhase phase,
 		   RbpLinkEvent event)
 {
-	int			kind = phase == ON_CONNECT ? ops->costly + has_fallback :
-	ops->local ? 2 : ops->one_sided;
+	bool		leads_nowhere = ops->local && (event == LINK_LOST || event == LINK_NO_DEVICE);
 
-	return effects[phase][event][kind];
+	if (phase != ON_CONNECT)
+		return effects[phase][event][ops->local ? 2 : ops->one_sided];
+	return effects[phase][event][c->has_other && (ops->costly || leads_nowhere) ? 2 : ops->costly];
 }
 
 RbpLinkEvent
@@ -412,7 +417,7 @@ rbp_link_done(RbpLocalConn *c, const RbpTransportOps *ops, RbpLinkPhase phase,
 			  RbpLinkEvent event, int64 asked_at)
 {
 	RbpRemoteDonor *d = &shared->donors[c->donor];
-	uint32		effect = effects_of(ops, c->has_fallback, phase, event);
+	uint32		effect = effects_of(c, ops, phase, event);
 
 	if (effect & ANSWERED)
 		rbp_breaker_clear_suspicion(link_breaker(d, ANY_LINK), asked_at);
@@ -462,14 +467,7 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 {
 	RbpRemoteDonor *d = &shared->donors[c->donor];
 	int			over = LINK_OF(c->ops->bit);
-
-	/*
-	 * What cannot be used at all is not tried before the other one; nor is a
-	 * socket of this host, which processes of another network namespace do
-	 * not reach.
-	 */
-	uint32		effect = c->has_other && (event == LINK_NO_DEVICE || (event == LINK_LOST && c->ops->local)) ? effects[phase][event][2] :
-	effects_of(c->ops, c->has_fallback, phase, event);
+	uint32		effect = effects_of(c, c->ops, phase, event);
 	int			verdict = (int) (effect & 0xff);
 	uint32		error = ERROR_MAKE(is_ready(c) ? DONOR_ERROR_REQUEST :
 								   verdict & ELSEWHERE ? DONOR_ERROR_ELSEWHERE : DONOR_ERROR_CONNECT,
@@ -653,7 +651,6 @@ rbp_link_choose(RbpLocalConn *c, RbpEndpoint *endpoint)
 	if (ops == NULL && avoid != 0)
 		ops = rbp_link_choose_among(endpoint, ~(uint32) 0);
 	c->has_other = ops != NULL && rbp_link_choose_among(endpoint, ~ops->bit) != NULL;
-	c->has_fallback = c->has_other && ops->costly;
 	c->return_at = held_until != 0 ? soon(held_until) : 0;
 	return ops;
 }

@@ -378,7 +378,6 @@ typedef struct RbpLocalConn
 								 * region, or NULL */
 	bool		has_slot;		/* holds one of RbpRemoteDonor.conn_slots */
 	bool		has_other;		/* another transport leads to the donor */
-	bool		has_fallback;	/* likewise, and this one is costly */
 	uint32		upgrades;		/* RbpRemoteDonor.upgrades */
 	int64		return_at;		/* when to try a better transport, 0: not
 								 * known yet */
@@ -415,6 +414,13 @@ static inline bool
 is_ready(const RbpLocalConn *c)
 {
 	return c->state >= CONN_READY;
+}
+
+/* A costly transport gives way to another one whenever it makes trouble. */
+static inline bool
+has_fallback(const RbpLocalConn *c)
+{
+	return c->has_other && c->ops->costly;
 }
 
 static inline int

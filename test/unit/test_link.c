@@ -177,7 +177,7 @@ test_failures(void)
 			uint32		error;
 
 			set_up(ops, connecting ? CONN_NONE : CONN_READY);
-			conn.has_fallback = kind == 2 && connecting;
+			conn.has_other = kind == 2 && connecting;
 			is_outcome(rbp_link_failed(&conn, phase, failures[i].event, RBP_PROTOCOL),
 					   expected != NULL ? expected : failures[i].outcomes[0], failures[i].name);
 			error = pg_atomic_read_u32(&d->links[ANY_LINK].error);
@@ -233,7 +233,7 @@ test_conditions(void)
 
 	/* a donor that answers over no transport says nothing of this one */
 	set_up(&verbs, CONN_NONE);
-	conn.has_fallback = true;
+	conn.has_other = true;
 	(void) rbp_breaker_suspect(link_breaker(d, ANY_LINK));
 	is_outcome(rbp_link_failed(&conn, ON_CONNECT, LINK_UNFINISHED, RBP_TIMEOUT), "suspect", "a suspect donor: a handshake is left unfinished");
 	is_outcome(rbp_link_failed(&conn, ON_TRIAL, LINK_LATE, RBP_TIMEOUT), "suspect", "a suspect donor: a trial is late");
@@ -242,7 +242,7 @@ test_conditions(void)
 
 	/* what is left unfinished counts as the first only; three open the link */
 	set_up(&verbs, CONN_NONE);
-	conn.has_fallback = true;
+	conn.has_other = true;
 	for (int i = 0; i < 10; i++)
 		(void) rbp_link_failed(&conn, ON_CONNECT, LINK_UNFINISHED, RBP_TIMEOUT);
 	is_outcome(0, "link suspect, link penalty, woken", "ten handshakes are left unfinished");
@@ -296,7 +296,7 @@ test_successes(void)
 		for (int kind = 0; kind < 3; kind++)
 		{
 			set_up(kind == 0 ? &tcp : kind == 1 || connecting ? &verbs : &shm, CONN_NONE);
-			conn.has_fallback = kind == 2 && connecting;
+			conn.has_other = kind == 2 && connecting;
 
 			/* all that a success can end */
 			(void) rbp_breaker_suspect(link_breaker(d, ANY_LINK));
@@ -347,7 +347,7 @@ test_holds(void)
 	int64		delay = 30000 * MS;
 
 	set_up(&verbs, CONN_NONE);
-	conn.has_fallback = true;
+	conn.has_other = true;
 	for (int i = 0; i < 8; i++)
 	{
 		(void) rbp_link_failed(&conn, ON_CONNECT, LINK_SHORTAGE, RBP_NOMEM);
@@ -366,7 +366,7 @@ test_holds(void)
 	rbp_guc_connect_settings_version++;
 	ok(!rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)) && h->delay == 0, "nor with other settings");
 	set_up(&verbs, CONN_NONE);
-	conn.has_fallback = true;
+	conn.has_other = true;
 	(void) rbp_link_failed(&conn, ON_CONNECT, LINK_SHORTAGE, RBP_NOMEM);
 	rbp_link_make_stale(&d->serial);
 	ok(!rbp_link_is_held(0, LINK_OF(RBP_TRANSPORT_VERBS)) && h->delay == 0, "nor when the donor has moved");
