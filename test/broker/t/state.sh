@@ -63,6 +63,7 @@ loads()
 {
     local pid
 
+    : >"$dir/err"               # what the one before said is not looked at
     timeout 100 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$1" 2>"$dir/err" &
     pid=$!
     until grep -q 'listening on' "$dir/err" || ! kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
