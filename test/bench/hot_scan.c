@@ -6,7 +6,7 @@
  *	hot_scan PAGES
  *
  * Half of the pages were read in the tier.  Writes "METRIC VALUE" lines, of CPU time.  What the scan
- * needs of the server is little; the rest of hot_pages.c is left out by the linker.
+ * needs of the server is little; the rest of the two sources is left out by the linker.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,6 +39,7 @@
 #define rbp_space_resolve(space, spc, db)	((*(spc) = *(db) = (space)) != 0)
 
 #include "buffer/hot_pages.c"
+#include "buffer/views.c"
 
 #include "directory_check.h"
 
@@ -83,7 +84,7 @@ main(int argc, char **argv)
 
 	began = clock();
 	scan.parts = parts_create(NULL, 1024, NULL);
-	note_tier(&scan);
+	rbp_for_each_page(note_in_tier, &scan);
 	(void) sorted_parts(&scan, &parts);
 	ms = (double) (clock() - began) * 1000 / CLOCKS_PER_SEC;
 	printf("scan_ms %.3f\nns_per_page %.1f\nparts %d\n", ms, ms * 1e6 / n, parts);
