@@ -51,6 +51,11 @@ packages_to_check_packages=(
 packages_for_images=(
     buildah
 )
+# two servers that Patroni runs, which "make soak" tests
+packages_for_patroni=(
+    etcd-server
+    patroni
+)
 # root directories with other versions of the server
 packages_for_versions=(
     debootstrap
