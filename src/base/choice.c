@@ -937,7 +937,7 @@ rbp_choice_waited(int64_t ns)
 int64_t
 rbp_choice_saved(int fs, RbpWork work, int missing, int unknown, int64_t ns)
 {
-	int64_t		disk = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work));
+	int64_t		disk = disk_cost(fs, work);
 
 	if (!rbp_cost_known(fs, RBP_NO_TRANSPORT, cost_of(work)))
 		return 0;

@@ -775,6 +775,7 @@ test_runs(void)
 	start_process();
 	rbp_choice_pace(FIRST, 64, 64 * 6 * US, false);
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "but who takes long between its reads does not wait for the disk");
+	ok(rbp_choice_saved(FIRST, RBP_WORK_RUN, 2, 0, 6 * US) < 0, "so donors save it no time");
 	start_process();
 	rbp_choice_pace(FIRST, 64, 64 * 2 * US, false);
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "who takes a little longer does");
