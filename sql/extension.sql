@@ -1,6 +1,7 @@
 -- The extension's objects, and who may use them.
 CREATE EXTENSION remote_bp;
 
+\d remote_bp_health
 \d remote_bp_stat
 \d remote_bp_stat_spill
 \d remote_bp_stat_donors
@@ -55,6 +56,7 @@ DROP FUNCTION rbp_stat_like, rbp_older, rbp_newer, rbp_other;
 -- Not for everybody ...
 CREATE ROLE regress_remote_bp;
 SET ROLE regress_remote_bp;
+SELECT count(*) FROM remote_bp_health;
 SELECT count(*) FROM remote_bp_stat;
 SELECT count(*) FROM remote_bp_stat_spill;
 SELECT count(*) FROM remote_bp_stat_donors;
@@ -89,6 +91,7 @@ RESET ROLE;
 -- ... but for pg_monitor, as far as looking goes.
 GRANT pg_monitor TO regress_remote_bp;
 SET ROLE regress_remote_bp;
+SELECT ok IS NOT NULL AS allowed FROM remote_bp_health;
 SELECT count(*) FROM remote_bp_stat;
 SELECT count(*) FROM remote_bp_stat_spill;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_donors;

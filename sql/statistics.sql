@@ -80,6 +80,8 @@ BEGIN
 END
 $$;
 SELECT hits >= 500 AS hits FROM remote_bp_stat;
+-- All is well.
+SELECT * FROM remote_bp_health;
 DROP TABLE rbp_table;
 
 -- One process: by default the own one; null if there is none of that pid.

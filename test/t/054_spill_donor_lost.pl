@@ -200,6 +200,8 @@ for my $transport ('tcp', 'shm')
 	my $offset = log_size($node);
 	$session->query('SELECT count(*), max(t) FROM f');
 	like($session->{stderr}, qr/ERROR:\s+58030/, "$name: a read of it fails");
+	like($node->safe_psql('postgres', 'SELECT ok, problem FROM remote_bp_health'),
+		qr/^f\|.*\d+ reads of temporary blocks that failed/, "$name: it is a problem");
 	log_tells($node, $offset, qr{could not read block \d+ of temporary file "base/\d+/t\d+_\d+" from donor "$donor->{name}"}, "$name: the log names donor and file after a read of the table");
 	$session->query('DROP TABLE f');
 	$session->query('CREATE TEMP TABLE f AS SELECT * FROM big');

@@ -83,6 +83,9 @@ $donor->freeze;
 $row = wait_state($node, 'slow', 'down', 'a stopped donor is down');
 like($row->{last_error}, qr/over tcp.*timed out/, 'the view shows why the donor is down');
 ok($row->{since_ok}, 'the view shows since when the donor is down');
+like(
+	$node->safe_psql('postgres', q(SELECT ok, problem, since = (SELECT state_since FROM remote_bp_stat_donors WHERE state = 'down') FROM remote_bp_health)),
+	qr/^f\|.*donor slow is down: .*timed out.*\|t$/, 'the donor is a problem');
 ok($row->{error_at_ok}, 'the view shows when the error was');
 wait_log($node, $offset, qr/remote_bp: donor "slow" is down: .*over tcp.*timed out/, 'the log reports that the donor is down');
 like(

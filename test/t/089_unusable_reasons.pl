@@ -52,6 +52,11 @@ sub wait_reason
 	return;
 }
 
+sub health
+{
+	return $node->safe_psql('postgres', 'SELECT ok, problem FROM remote_bp_health');
+}
+
 sub last_error
 {
 	return $node->safe_psql('postgres',
@@ -60,6 +65,7 @@ sub last_error
 
 wait_reason(qr/^remote_bp\.broker is not set$/, 'no broker is set');
 is(last_error(), '', 'a broker that is not set is no error');
+is(health(), 't|', 'and no problem');
 
 my $broker = start_broker(args => [ '--credentials', write_credentials("$dir/credentials", $right) ], token => $right);
 my $url = $broker->url;
@@ -70,6 +76,7 @@ wait_reason(qr/broker "\Q$url\E".*since.*requires a credential.*401/, 'no creden
 set(token_file => "'$dir/wrong'");
 wait_reason(qr/broker "\Q$url\E".*since.*does not accept the credential.*401/, 'the wrong credential');
 like(last_error(), qr/does not accept the credential/, 'the wrong credential is the last error');
+like(health(), qr/^f\|the tier is not usable: .*does not accept the credential.*; temporary data cannot go to donors: /, 'and the problem');
 set(token_file => "'$dir/none'");
 wait_reason(qr/could not read token file/, 'no such file');
 set(token_file => "'$dir/open'");
@@ -97,6 +104,7 @@ wait_reason(qr/^remote_bp\.enabled is off$/, 'switched off', temp => undef);
 set(enabled => 'on');
 set(buffer_tier_size => 0, temp_tier_size => 0);
 wait_reason(qr/^remote_bp\.buffer_tier_size is 0$/, 'sizes of zero', temp => qr/^remote_bp\.temp_tier_size is 0$/);
+is(health(), 't|', 'which are no problem');
 set(buffer_tier_size => "'32MB'", temp_tier_size => "'8MB'");
 wait_reason(undef, 'sizes that are not');
 
