@@ -87,7 +87,10 @@ static TAILQ_HEAD(LargeList, Request) large_requests = TAILQ_HEAD_INITIALIZER(la
 /* What this thread handles */
 static _Thread_local const Request *handled;
 
+const int	broker_http_bounds_ms[BROKER_TIME_BOUNDS] = {1, 10, 100, 1000};
 atomic_int_fast64_t broker_http_requests[6];
+atomic_int_fast64_t broker_http_refused;
+BrokerTimes broker_http_times[BROKER_MAX_ROUTES];
 
 /*
  * ---- replies and bodies -------------------------------------------------------
@@ -261,6 +264,8 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 	broker_connection_awaits(connection, BROKER_AWAITS_READER);
 	if (reply.status >= 100 && reply.status < 600)
 		atomic_fetch_add(&broker_http_requests[reply.status / 100], 1);
+	if (reply.status == 401 || reply.status == 403)
+		atomic_fetch_add(&broker_http_refused, 1);
 	result = MHD_queue_response(connection, (unsigned) reply.status, response);
 	MHD_destroy_response(response);
 	return result;
@@ -512,7 +517,7 @@ call_handler(const Request *request, const json_t *body)
 {
 	const BrokerRoute *route = request->route;
 
-	if (route->kind == ROUTE_PROBE)
+	if (route->kind == ROUTE_PROBE || route->kind == ROUTE_UNLOCKED)
 		return route->handler(request->id, body);
 
 	/* what cannot be saved may still be answered as on a full disk */
@@ -594,6 +599,18 @@ run_request(Request *request)
 	return reply;
 }
 
+static void
+count_time(const BrokerRoute *route, int64_t ns)
+{
+	BrokerTimes *times = &broker_http_times[route - routes];
+	int			i = 0;
+
+	while (i < BROKER_TIME_BOUNDS && ns > broker_http_bounds_ms[i] * INT64_C(1000000))
+		i++;
+	atomic_fetch_add(&times->counts[i], 1);
+	atomic_fetch_add(&times->sum_ns, ns);
+}
+
 static enum MHD_Result
 on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		   const char *method, const char *version, const char *data,
@@ -601,6 +618,7 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 {
 	Request    *request = *context;
 	BrokerReply reply;
+	int64_t		since;
 
 	if (request == NULL)
 		return start_request(connection, url, method, (Request **) context);
@@ -614,7 +632,9 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 	broker_connection_awaits(connection, BROKER_AWAITS_NOTHING);
 	if (request->route->kind == ROUTE_SERIAL)
 		begin_serial(request);
+	since = rbp_now_ns() - broker_waited_ns;
 	reply = run_request(request);
+	count_time(request->route, rbp_now_ns() - broker_waited_ns - since);
 	if (request->route->kind == ROUTE_SERIAL)
 		end_serial(request);
 	if (reply.status == 403 && !reply.wrong_credential)

@@ -7,7 +7,7 @@
  * object whose members were checked; NULL where the route takes none), and returns a
  * BrokerReply.  It runs in a transaction of its own, under broker.lock: the answer is
  * sent after the commit.  Each connection has its own thread, so a handler may wait,
- * see broker_wait().
+ * see broker_wait().  The kind of a route may say otherwise.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,8 +70,9 @@ typedef struct BrokerRoute
 		ROUTE_PLAIN,
 		ROUTE_PROBE,			/* of the broker's health: needs no token, and
 								 * runs without broker.lock */
-		ROUTE_SERIAL			/* requests with one id are served one after
+		ROUTE_SERIAL,			/* requests with one id are served one after
 								 * the other */
+		ROUTE_UNLOCKED			/* the handler takes broker.lock by itself */
 	}			kind;
 	BrokerHandler handler;
 	bool		when_full;		/* called, too, while the disk is full
@@ -107,7 +108,23 @@ extern void broker_http_start(const BrokerRoute *served, bool tls);
 /* Waits for running requests; call broker_stop() before. */
 extern void broker_http_stop(void);
 
-/* Requests answered so far, by class of status: [2] for 2xx, ... */
+/*
+ * Requests so far: answered, by class of status ([2] for 2xx, ...); of these, refused
+ * with 401 or 403; and how long those of each route took, but for broker_wait().
+ */
+#define BROKER_MAX_ROUTES		16
+#define BROKER_TIME_BOUNDS		4
+
+typedef struct BrokerTimes
+{
+	atomic_int_fast64_t counts[BROKER_TIME_BOUNDS + 1]; /* up to each bound, and
+														 * beyond the last */
+	atomic_int_fast64_t sum_ns;
+} BrokerTimes;
+
+extern const int broker_http_bounds_ms[BROKER_TIME_BOUNDS];
 extern atomic_int_fast64_t broker_http_requests[6];
+extern atomic_int_fast64_t broker_http_refused;
+extern BrokerTimes broker_http_times[BROKER_MAX_ROUTES];	/* as broker_routes */
 
 #endif							/* RBP_BROKER_HTTP_H */

@@ -152,7 +152,7 @@ foreign_client(const char *name, const char *id, const json_t *body)
 
 const BrokerRoute broker_routes[] = {
 	{"GET", "/healthz", NULL, 0, NULL, ROUTE_PROBE, serve_health, false},
-	{"GET", "/metrics", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_metrics, true},
+	{"GET", "/metrics", NULL, WATCHERS, NULL, ROUTE_UNLOCKED, broker_metrics, true},
 	{"GET", "/v1/donors", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_donors_list, true},
 	{"POST", "/v1/donors", registration, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_register, false},
 	{"DELETE", "/v1/donors/*", leaving, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_leave, false},
@@ -166,3 +166,5 @@ const BrokerRoute broker_routes[] = {
 	{"POST", "/v1/leases/*/revoke", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_leases_revoke, false},
 	{.path = NULL}
 };
+
+_Static_assert(sizeof(broker_routes) / sizeof(broker_routes[0]) <= BROKER_MAX_ROUTES, "BROKER_MAX_ROUTES");

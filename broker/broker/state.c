@@ -16,6 +16,8 @@
 
 BrokerState broker;
 
+_Thread_local int64_t broker_waited_ns;
+
 /* A commit has failed since this thread's broker_begin(). */
 static _Thread_local bool failed;
 
@@ -53,7 +55,13 @@ broker_state_open(const char *path, int64_t donor_timeout_ms)
 void
 broker_begin(void)
 {
-	pthread_mutex_lock(&broker.lock);
+	if (pthread_mutex_trylock(&broker.lock) != 0)
+	{
+		int64_t		since = rbp_now_ns();
+
+		pthread_mutex_lock(&broker.lock);
+		broker.lock_wait_ns += rbp_now_ns() - since;
+	}
 	failed = false;
 	begin();
 }
@@ -125,7 +133,12 @@ broker_wait(int64_t deadline)
 	commit();
 	early = !failed && !broker.stopping && rbp_mono_ms() < deadline;
 	if (early)
+	{
+		int64_t		since = rbp_now_ns();
+
 		pthread_cond_timedwait(&broker.changed, &broker.lock, &ts);
+		broker_waited_ns += rbp_now_ns() - since;
+	}
 	begin();
 	return early;
 }

@@ -71,6 +71,7 @@ typedef struct BrokerState
 	bool		wake;			/* the commit has to broadcast, whatever it
 								 * wrote */
 	int64_t		started;		/* rbp_mono_ms() */
+	int64_t		lock_wait_ns;	/* of all, since then */
 	int64_t		counters[BROKER_COUNTERS];
 } BrokerState;
 
@@ -89,6 +90,9 @@ extern bool broker_end(void);
  * broker is stopping, or the commit has failed; then broker_end() will, too.
  */
 extern bool broker_wait(int64_t deadline);
+
+/* How long this thread has been in broker_wait() in all. */
+extern _Thread_local int64_t broker_waited_ns;
 
 /* If the state is full, try whether it still is.  At the start of a transaction. */
 extern void broker_try_full(void);

@@ -30,6 +30,7 @@ packages_to_test=(
     openssl
     perl
     procps
+    prometheus
     sqlite3
     xz-utils
 )

@@ -128,6 +128,6 @@ beat p i1 '"reads":12345,"evil\"name":1,"text":"x"'
 donor_is p '.stats == {"reads": 12345}'
 point $? "numbers among a heartbeat's members are kept, others are not"
 api GET /metrics
-is "statistics are in the metrics" "$(grep -c '^remote_bp_donor_reported{donor="p",name="reads"} 12345$' <<<"$answer")" 1
+is "statistics are in the metrics, but for names that are unknown" "$(grep -cE '^remote_bp_donor_reads_total.donor="p". 12345$|evil|denied_total.donor' <<<"$answer")" 1
 
 finish

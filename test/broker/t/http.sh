@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # The HTTP side: credentials, sizes, malformed bodies, paths and methods, health,
-# metrics, slow and many connections.
+# slow and many connections.
 
 . "$(dirname "$0")/../lib.sh"
 
@@ -121,15 +121,7 @@ is "with slow and silent connections it goes on" "$status" 200
 exec {slow}>&-
 for fd in "${silent[@]}"; do exec {fd}>&-; done
 
-# metrics
 register a:1 4 i1
-api GET /metrics
-is "metrics" "$status" 200
-bad=$(grep -vE '^# (HELP|TYPE) [a-z_]+ .+$|^[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+$' <<<"$answer")
-is "metrics are well formed" "$bad" ""
-is "metrics have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
-is "metrics show the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
-is "metrics show the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
 
 # a value takes some hundred bytes when it is decoded, also where its text has three
 ( printf '{%s,"x":[0' "$good"; head -c 260000 /dev/zero | sed 's/\x0\x0/,0/g'; printf ']}' ) >"$dir/values"
