@@ -424,6 +424,21 @@ broker_donors_undrain(const char *id, const json_t *body)
 	return drain(id, false);
 }
 
+/* One that does not come back, before the broker would do so by itself */
+BrokerReply
+broker_donors_forget(const char *id, const json_t *body)
+{
+	int64_t		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
+
+	if (donor == 0)
+		return broker_reply_error(404, "there is no donor \"%s\"", id);
+	if (broker_get("SELECT state <> 'gone' FROM donor_now WHERE key = ?1", INT(donor)) != 0)
+		return broker_reply_error(409, "donor \"%s\" is not gone: only one that was silent for three times --donor-timeout is", id);
+	rbp_log(RBP_LOG_INFO, "donor %s is forgotten; %d of its regions left leases", id, broker_donors_lose(donor));
+	broker_run("DELETE FROM donor WHERE key = ?1", INT(donor));
+	return broker_reply(200, broker_get_text("SELECT json_object('id', ?1)", TEXT(id)));
+}
+
 static const char *const donor_list =
 "SELECT json_object('donors', json_group_array(json_insert("
 " json_remove(address, '$.shm_name', '$.boot_id'), '$.state', state,"

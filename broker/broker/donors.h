@@ -15,6 +15,7 @@ extern BrokerReply broker_donors_heartbeat(const char *id, const json_t *body);
 extern BrokerReply broker_donors_leave(const char *id, const json_t *body);
 extern BrokerReply broker_donors_drain(const char *id, const json_t *body);
 extern BrokerReply broker_donors_undrain(const char *id, const json_t *body);
+extern BrokerReply broker_donors_forget(const char *id, const json_t *body);
 extern BrokerReply broker_donors_list(const char *id, const json_t *body);
 
 /* All leases leave the donor; returns how many regions that were. */

@@ -159,6 +159,7 @@ const BrokerRoute broker_routes[] = {
 	{"POST", "/v1/donors/*/heartbeat", heartbeat, DONOR, foreign_donor, ROUTE_SERIAL, broker_donors_heartbeat, true},
 	{"POST", "/v1/donors/*/drain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_drain, false},
 	{"POST", "/v1/donors/*/undrain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_undrain, false},
+	{"POST", "/v1/donors/*/forget", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_forget, false},
 	{"GET", "/v1/leases", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_leases_list, true},
 	{"POST", "/v1/leases", new_lease, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_create, false},
 	{"DELETE", "/v1/leases/*", giving_back, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_release, false},

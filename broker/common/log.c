@@ -257,13 +257,25 @@ rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 	return !known && free_entry != NULL;
 }
 
+static void (*tell_of_death) (const char *text);
+
 void
 rbp_die(const char *fmt,...)
 {
+	char		text[1024];
 	va_list		args;
 
 	va_start(args, fmt);
-	log_line(RBP_LOG_ERROR, fmt, args);
+	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
+	rbp_log(RBP_LOG_ERROR, "%s", text);
+	if (tell_of_death != NULL)
+		tell_of_death(text);
 	exit(RBP_EXIT_FAIL);
+}
+
+void
+rbp_on_die(void (*tell) (const char *text))
+{
+	tell_of_death = tell;
 }

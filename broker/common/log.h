@@ -17,6 +17,7 @@
 #define RBP_EXIT_OK		0
 #define RBP_EXIT_FAIL	1		/* the operation failed */
 #define RBP_EXIT_USAGE	2		/* the command line is invalid */
+#define RBP_EXIT_UNREACHABLE	3	/* nobody answered, of remote_bp_ctl */
 #define RBP_EXIT_UNWELL	4		/* of "remote_bp_ctl health" */
 
 typedef enum RbpLogLevel
@@ -46,6 +47,9 @@ extern void rbp_log_flush_repeated(bool all);
 /* Log at ERROR and exit with RBP_EXIT_FAIL.  For start-up only. */
 extern void rbp_die(const char *fmt,...)
 			__attribute__((format(printf, 1, 2), noreturn));
+
+/* Have it call this, too, before it exits. */
+extern void rbp_on_die(void (*tell) (const char *text));
 
 /* "debug", "info", "warning" or "error" */
 extern bool rbp_log_level_parse(const char *text, RbpLogLevel *level);

@@ -9,7 +9,7 @@ _remote_bp_ctl()
             mapfile -t COMPREPLY < <(compgen -f -- "$current")
             return
             ;;
-        --broker | --dbname | --interval | drain | undrain | revoke)
+        --broker | --dbname | --interval | --watch | --timeout | drain | undrain | forget | revoke)
             return
             ;;
     esac

@@ -13,13 +13,19 @@
 #include "broker/common/options.h"
 #include "broker/ctl/advice.h"
 #include "broker/ctl/credential.h"
+#include "broker/ctl/health.h"
 #include "broker/ctl/show.h"
+#include "broker/ctl/table.h"
 #include "broker/ctl/top.h"
 #include "broker/server/server.h"
+#include "common/clock.h"
+#include "common/text.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CONNECT_MS		3000
 #define TOTAL_MS		10000
@@ -31,18 +37,21 @@ static const char *opt_dbname;
 static const char *opt_credentials;
 static const char *opt_tls_cert;
 static int	opt_interval = 2;
+static int	opt_watch;
+static int	opt_timeout;
 static bool opt_once;
+static bool opt_wait;
 static bool opt_json;
 
 static const RbpOption options[] = {
 	{"broker", RBP_OPT_STRING, &opt_broker, "URL",
-	"the broker, as in https://host:port", NULL, false, 0, 0},
+	"the broker, as in https://host:port", "$REMOTE_BP_BROKER", false, 0, 0},
 	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
-	"file with the credential that the broker wants", "none", false, 0, 0},
+	"file with the credential that the broker wants", "$REMOTE_BP_TOKEN_FILE", false, 0, 0},
 	{"broker-ca", RBP_OPT_STRING, &opt_broker_ca, "FILE",
 	"CAs that are believed about the broker if the credential has no pin", "the system's", false, 0, 0},
 	{"dbname", RBP_OPT_STRING, &opt_dbname, "CONNINFO",
-	"the server, as psql takes it, for advice and top", NULL, false, 0, 0},
+	"the server, as psql takes it, for health, advice and top", NULL, false, 0, 0},
 	{"credentials", RBP_OPT_STRING, &opt_credentials, "FILE",
 	"with credential: the broker's file of that name", NULL, false, 0, 0},
 	{"tls-cert", RBP_OPT_STRING, &opt_tls_cert, "FILE",
@@ -51,8 +60,14 @@ static const RbpOption options[] = {
 	"with top: time between refreshes", "2", false, 1, 3600},
 	{"once", RBP_OPT_FLAG, &opt_once, NULL,
 	"with top: print once", NULL, false, 0, 0},
+	{"watch", RBP_OPT_INT, &opt_watch, "SECONDS",
+	"with donors, leases and health: do it again each time", NULL, false, 1, 3600},
+	{"wait", RBP_OPT_FLAG, &opt_wait, NULL,
+	"with drain: wait until nothing is leased there", NULL, false, 0, 0},
+	{"timeout", RBP_OPT_INT, &opt_timeout, "SECONDS",
+	"with drain --wait: give up after that time", "none", false, 1, 86400},
 	{"json", RBP_OPT_FLAG, &opt_json, NULL,
-	"print the answer as JSON", NULL, false, 0, 0},
+	"print the answer as JSON, and errors, too", NULL, false, 0, 0},
 	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}
 };
 
@@ -66,8 +81,10 @@ static const RbpProgram program = {
 	"  leases         list the leases and where their memory is\n"
 	"  drain DONOR    lease no more of this donor's memory and ask all of it back\n"
 	"  undrain DONOR  lease this donor's memory again\n"
+	"  forget DONOR   this donor, which is gone, does not come back\n"
 	"  revoke LEASE   end this lease at once\n"
-	"  health         one line; exits with 0 if all is well, with 4 if not\n"
+	"  health         one line; exits with 0 if all is well, with 4 if not;\n"
+	"                 with --dbname, of a server's tier, and what it saves\n"
 	"Commands for the file of a broker, with --credentials; it is told by SIGHUP:\n"
 	"  credential add ROLE NAME            accept one more, which is printed\n"
 	"  credential list                     show them, without their secrets\n"
@@ -80,7 +97,7 @@ static const RbpProgram program = {
 };
 
 /*
- * ---- commands for a server ------------------------------------------------------
+ * ---- answers and failures --------------------------------------------------------
  */
 
 static void
@@ -90,83 +107,183 @@ print_json(const json_t *answer)
 	printf("\n");
 }
 
+/* What has failed, for a program; status: the broker's, -1 if it has not answered */
 static void
-run_advice(const CtlSources *sources)
+print_error(const char *text, int status)
 {
-	json_t	   *rows = rbp_server_query(sources->server, CTL_ADVICE_QUERY);
+	char		printable[1024];
+	json_t	   *error;
 
-	if (rows == NULL)
-		rbp_die("advice: %s", rbp_server_error(sources->server));
-	if (opt_json)
-		print_json(rows);
-	else if (json_array_size(rows) == 0)
-		rbp_die("advice: there is none while remote_bp.advice is off");
-	else
-		ctl_advice_print(stdout, rows);
-	json_decref(rows);
+	rbp_copy_printable(printable, sizeof(printable), text, strlen(text));
+	error = json_pack("{s:s, s:o}", "error", printable, "status", status > 0 ? json_integer(status) : json_null());
+	print_json(error);
+	json_decref(error);
 }
 
 static void
+print_death(const char *text)
+{
+	print_error(text, -1);
+}
+
+/* Returns the exit code. */
+static int
+__attribute__((format(printf, 3, 4)))
+fail(int code, int status, const char *fmt,...)
+{
+	char		text[1024];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	rbp_log(RBP_LOG_ERROR, "%s", text);
+	if (opt_json)
+		print_error(text, status);
+	return code;
+}
+
+/*
+ * ---- commands for a server ------------------------------------------------------
+ */
+
+static int
+run_advice(const CtlSources *sources)
+{
+	json_t	   *rows = rbp_server_query(sources->server, CTL_ADVICE_QUERY);
+	int			code = RBP_EXIT_OK;
+
+	if (rows == NULL)
+		code = fail(rbp_server_reached(sources->server) ? RBP_EXIT_FAIL : RBP_EXIT_UNREACHABLE, -1,
+					"advice: %s", rbp_server_error(sources->server));
+	else if (opt_json)
+		print_json(rows);
+	else if (json_array_size(rows) == 0)
+		code = fail(RBP_EXIT_FAIL, -1, "advice: there is none while remote_bp.advice is off");
+	else
+		ctl_advice_print(stdout, rows);
+	json_decref(rows);
+	return code;
+}
+
+static int
 run_top(const CtlSources *sources)
 {
 	ctl_top(sources, opt_once, opt_interval);
+	return RBP_EXIT_OK;
+}
+
+static int
+run_health(const CtlSources *sources)
+{
+	json_t	   *health = ctl_health_new();
+	bool		ok;
+
+	if (sources->http != NULL)
+		ctl_health_of_broker(health, sources->http);
+	if (sources->server != NULL)
+		ctl_health_of_server(health, sources->server);
+	ok = ctl_health_is_ok(health);
+	if (opt_json)
+		print_json(health);
+	else
+		ctl_health_print(stdout, health);
+	json_decref(health);
+	return ok ? RBP_EXIT_OK : RBP_EXIT_UNWELL;
 }
 
 /*
  * ---- all commands ------------------------------------------------------------
  */
 
+/* Options that not every command takes */
+#define TAKES_BROKER	1		/* --broker; it has to be there, unless ... */
+#define TAKES_SERVER	2		/* --dbname, or libpq's environment */
+#define TAKES_FILE		4		/* --credentials and --tls-cert */
+#define TAKES_JSON		8
+#define TAKES_WATCH		16
+#define TAKES_WAIT		32		/* --wait and --timeout */
+#define TAKES_ONCE		64
+
 typedef struct Command
 {
 	const char *name;
 	const char *argument;		/* name of the argument, or NULL if there is
 								 * none */
-	/* for a broker; NULL: several requests */
+	unsigned	takes;
+	/* for a broker */
 	const char *method;
 	const char *path;			/* "%s" is replaced by the argument */
 	void		(*show) (FILE *out, const json_t *answer);
-	/* for a server */
-	void		(*run) (const CtlSources *sources);
+	/* for a server, or both; returns the exit code */
+	int			(*run) (const CtlSources *sources);
 	/* for a file: see ctl_credential() */
 	const char *(*edit) (const char *path, const char *cert, bool json, int argc, char **argv);
 } Command;
 
+#define SHOWS	(TAKES_BROKER | TAKES_JSON | TAKES_WATCH)
+#define DOES	(TAKES_BROKER | TAKES_JSON)
+
 static const Command commands[] = {
-	{"donors", NULL, "GET", "/v1/donors", ctl_show_donors, NULL, NULL},
-	{"leases", NULL, "GET", "/v1/leases", ctl_show_leases, NULL, NULL},
-	{"drain", "DONOR", "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL, NULL},
-	{"undrain", "DONOR", "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL, NULL},
-	{"revoke", "LEASE", "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL, NULL},
-	{"health", NULL, NULL, NULL, NULL, NULL, NULL},
-	{"advice", NULL, NULL, NULL, NULL, run_advice, NULL},
-	{"top", NULL, NULL, NULL, NULL, run_top, NULL},
-	{"credential", NULL, NULL, NULL, NULL, NULL, ctl_credential},
-	{NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+	{"donors", NULL, SHOWS, "GET", "/v1/donors", ctl_show_donors, NULL, NULL},
+	{"leases", NULL, SHOWS, "GET", "/v1/leases", ctl_show_leases, NULL, NULL},
+	{"drain", "DONOR", DOES | TAKES_WAIT, "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL, NULL},
+	{"undrain", "DONOR", DOES, "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL, NULL},
+	{"forget", "DONOR", DOES, "POST", "/v1/donors/%s/forget", ctl_show_forget, NULL, NULL},
+	{"revoke", "LEASE", DOES, "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL, NULL},
+	{"health", NULL, SHOWS | TAKES_SERVER, NULL, NULL, NULL, run_health, NULL},
+	{"advice", NULL, TAKES_SERVER | TAKES_JSON, NULL, NULL, NULL, run_advice, NULL},
+	{"top", NULL, TAKES_BROKER | TAKES_SERVER | TAKES_ONCE, NULL, NULL, NULL, run_top, NULL},
+	{"credential", NULL, TAKES_FILE | TAKES_JSON, NULL, NULL, NULL, NULL, ctl_credential},
+	{.name = NULL}
 };
 
-/* Refuse options that the command would ignore. */
+/* NULL if it is not set, or empty */
+static const char *
+from_environment(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* Refuse options that the command would ignore, and miss those that it needs. */
 static void
 check_options(const Command *command)
 {
-	bool		is_top = command->run == run_top;
-	bool		edits = command->edit != NULL;
+	const struct
+	{
+		bool		given;
+		unsigned	takes;
+		const char *name;
+	}			given[] = {
+		{opt_broker != NULL, TAKES_BROKER, "broker"},
+		{opt_dbname != NULL, TAKES_SERVER, "dbname"},
+		{opt_credentials != NULL, TAKES_FILE, "credentials"},
+		{opt_tls_cert != NULL, TAKES_FILE, "tls-cert"},
+		{opt_json, TAKES_JSON, "json"},
+		{opt_watch > 0, TAKES_WATCH, "watch"},
+		{opt_wait || opt_timeout > 0, TAKES_WAIT, opt_wait ? "wait" : "timeout"},
+		{opt_once, TAKES_ONCE, "once"},
+	};
 
-	if (edits && opt_credentials == NULL)
+	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
+		if (given[i].given && (command->takes & given[i].takes) == 0)
+			rbp_usage_error(&program, "%s does not take --%s", command->name, given[i].name);
+	if (command->edit != NULL && opt_credentials == NULL)
 		rbp_usage_error(&program, "--credentials is required");
-	if (!edits && opt_credentials != NULL)
-		rbp_usage_error(&program, "%s does not take --credentials", command->name);
-	if (!edits && opt_tls_cert != NULL)
-		rbp_usage_error(&program, "%s does not take --tls-cert", command->name);
-	if (edits && opt_broker != NULL)
-		rbp_usage_error(&program, "%s does not take --broker", command->name);
-	if (command->run == NULL && !edits && opt_broker == NULL)
-		rbp_usage_error(&program, "--broker is required");
-	if (command->run == NULL && opt_dbname != NULL)
-		rbp_usage_error(&program, "%s does not take --dbname", command->name);
-	if (!is_top && opt_once)
-		rbp_usage_error(&program, "%s does not take --once", command->name);
-	if (opt_json && (is_top || (command->run == NULL && !edits && command->method == NULL)))
-		rbp_usage_error(&program, "%s does not take --json", command->name);
+	if (opt_timeout > 0 && !opt_wait)
+		rbp_usage_error(&program, "--timeout is for --wait");
+
+	/* where a broker has to be, the environment may name it */
+	if ((command->takes & TAKES_BROKER) != 0 && opt_broker == NULL && opt_dbname == NULL && command->run != run_top)
+	{
+		opt_broker = from_environment("REMOTE_BP_BROKER");
+		if (opt_broker == NULL)
+			rbp_usage_error(&program, "--broker is required");
+	}
+	if (opt_broker != NULL && opt_token_file == NULL)
+		opt_token_file = from_environment("REMOTE_BP_TOKEN_FILE");
 }
 
 static const Command *
@@ -197,47 +314,86 @@ create_http(void)
 	return rbp_http_create(opt_broker, opt_token_file, opt_broker_ca, CONNECT_MS, TOTAL_MS);
 }
 
-static void
+/* How many regions of the donor are leased; 0 if it has left. */
+static json_int_t
+leased_of(const json_t *answer, const char *id)
+{
+	size_t		i;
+	const json_t *donor;
+
+	json_array_foreach(json_object_get(answer, "donors"), i, donor)
+	{
+		if (strcmp(ctl_text_of(donor, "id"), id) == 0)
+			return ctl_int_of(donor, "leased");
+	}
+	return 0;
+}
+
+/* Wait until nothing is leased of the donor, as its answer then says.  Returns the exit code. */
+static int
+wait_until_drained(RbpHttp *http, const char *id, json_t *answer)
+{
+	int64_t		give_up = rbp_mono_ms() + (int64_t) opt_timeout * 1000;
+
+	for (;; sleep(1))
+	{
+		json_t	   *donors;
+		int			status = rbp_http_request(http, "GET", "/v1/donors", NULL, &donors);
+		json_int_t	leased = leased_of(donors, id);
+
+		json_decref(donors);
+		json_object_set_new(answer, "leased", json_integer(leased));
+		if (status == 200 && leased == 0)
+			return RBP_EXIT_OK;
+		if (status >= 400 && status < 500)
+			return fail(RBP_EXIT_FAIL, status, "drain %s: %s", id, rbp_http_error(http));
+		if (opt_timeout == 0 || rbp_mono_ms() < give_up)
+			continue;
+		if (status != 200)
+			return fail(RBP_EXIT_UNREACHABLE, status, "drain %s: %s", id, rbp_http_error(http));
+		return fail(RBP_EXIT_FAIL, -1, "drain %s: %d of its regions are still leased after %d s", id, (int) leased, opt_timeout);
+	}
+}
+
+/* Returns the exit code. */
+static int
 ask_broker(RbpHttp *http, const Command *command, const char *argument)
 {
 	char	   *path = rbp_http_path(command->path, argument);
 	json_t	   *answer;
 	int			status = rbp_http_request(http, command->method, path, NULL, &answer);
+	int			code;
 
 	if (status < 200 || status > 299 || answer == NULL)
-	{
-		rbp_die("%s%s%s: %s", command->name, argument ? " " : "", argument ? argument : "",
-				rbp_http_error(http));
-	}
-	if (opt_json)
-		print_json(answer);
+		code = fail(status == -1 ? RBP_EXIT_UNREACHABLE : RBP_EXIT_FAIL, status, "%s%s%s: %s",
+					command->name, argument ? " " : "", argument ? argument : "", rbp_http_error(http));
 	else
+		code = opt_wait ? wait_until_drained(http, argument, answer) : RBP_EXIT_OK;
+	if (code == RBP_EXIT_OK && opt_json)
+		print_json(answer);
+	else if (code == RBP_EXIT_OK)
 		command->show(stdout, answer);
 	json_decref(answer);
 	free(path);
+	return code;
 }
 
-/* Returns the exit code. */
+/* Once, or again and again until a signal ends it.  Returns the exit code. */
 static int
-ask_health(RbpHttp *http)
+run_command(const Command *command, const CtlSources *sources, const char *argument)
 {
-	static const char *const paths[] = {"/v1/donors", "/v1/leases"};
-	json_t	   *answers[2] = {NULL};
-	int			code = RBP_EXIT_OK;
-
-	for (int i = 0; i < 2 && code == RBP_EXIT_OK; i++)
+	for (;; sleep((unsigned) opt_watch))
 	{
-		if (rbp_http_request(http, "GET", paths[i], NULL, &answers[i]) != 200 || answers[i] == NULL)
-		{
-			printf("not well: broker: %s\n", rbp_http_error(http));
-			code = RBP_EXIT_UNWELL;
-		}
+		int			code;
+
+		if (opt_watch > 0 && isatty(STDOUT_FILENO))
+			printf("\033[H\033[2J");
+		code = command->run != NULL ? command->run(sources) : ask_broker(sources->http, command, argument);
+		if (fflush(stdout) != 0 || ferror(stdout))
+			rbp_die("could not write the output");
+		if (opt_watch == 0)
+			return code;
 	}
-	if (code == RBP_EXIT_OK && !ctl_show_health(stdout, answers[0], answers[1]))
-		code = RBP_EXIT_UNWELL;
-	json_decref(answers[0]);
-	json_decref(answers[1]);
-	return code;
 }
 
 int
@@ -251,30 +407,28 @@ main(int argc, char **argv)
 	rbp_log_init(program.name, RBP_LOG_INFO);
 	first = rbp_options_parse(&program, argc, argv);
 	command = find_command(argc - first, argv + first);
+	if (opt_json)
+		rbp_on_die(print_death);
 
 	if (opt_broker != NULL)
 		sources.http = create_http();
-	if (command->run != NULL)
-	{
+	if ((command->takes & TAKES_SERVER) != 0 && (opt_broker == NULL || opt_dbname != NULL || command->run == run_top))
 		sources.server = rbp_server_create(opt_dbname);
-		command->run(&sources);
-		rbp_server_destroy(sources.server);
-	}
-	else if (command->edit != NULL)
+	if (command->edit != NULL)
 	{
 		const char *fault = command->edit(opt_credentials, opt_tls_cert, opt_json, argc - first - 1, argv + first + 1);
 
 		if (fault != NULL)
 			rbp_usage_error(&program, "%s", fault);
+		if (fflush(stdout) != 0 || ferror(stdout))
+			rbp_die("could not write the output");
 	}
-	else if (command->method == NULL)
-		code = ask_health(sources.http);
 	else
-		ask_broker(sources.http, command, command->argument ? argv[first + 1] : NULL);
+		code = run_command(command, &sources, command->argument ? argv[first + 1] : NULL);
 
 	if (sources.http != NULL)
 		rbp_http_destroy(sources.http);
-	if (fflush(stdout) != 0 || ferror(stdout))
-		rbp_die("could not write the output");
+	if (sources.server != NULL)
+		rbp_server_destroy(sources.server);
 	return code;
 }

@@ -12,7 +12,6 @@
 #include "common/text.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 static const CtlColumn donor_columns[] = {
 	{"DONOR", "id", ctl_put_text, false},
@@ -28,12 +27,32 @@ static const CtlColumn donor_columns[] = {
 	{NULL, NULL, NULL, false}
 };
 
+static void
+put_age(char *cell, const json_t *lease, const char *key)
+{
+	static const struct
+	{
+		int64_t		most;
+		int64_t		seconds;
+		const char *unit;
+	}			units[] = {
+		{120, 1, "s"}, {7200, 60, "min"}, {172800, 3600, "h"}, {INT64_MAX, 86400, "d"}
+	};
+	int64_t		age = ctl_int_of(lease, key);
+	int			i = 0;
+
+	while (age >= units[i].most)
+		i++;
+	snprintf(cell, CTL_MAX_CELL, "%" PRId64 " %s", age / units[i].seconds, units[i].unit);
+}
+
 static const CtlColumn lease_columns[] = {
 	{"LEASE", "lease", ctl_put_text, false},
 	{"CLIENT", "client", ctl_put_text, false},
 	{"PURPOSE", "purpose", ctl_put_text, false},
 	{"HAS", "bytes", ctl_put_bytes, true},
 	{"WANTS", "wanted", ctl_put_bytes, true},
+	{"AGE", "age_s", put_age, true},
 	{"TTL LEFT", "remaining_ms", ctl_put_ttl_left, true},
 	{"DONORS", "donors", ctl_put_donors, false},
 	{NULL, NULL, NULL, false}
@@ -95,35 +114,14 @@ ctl_show_undrain(FILE *out, const json_t *answer)
 }
 
 void
+ctl_show_forget(FILE *out, const json_t *answer)
+{
+	fprintf(out, "forgot donor %s\n", ctl_text_of(answer, "id"));
+}
+
+void
 ctl_show_revoke(FILE *out, const json_t *answer)
 {
 	fprintf(out, "revoked lease %s: %s\n",
 			ctl_text_of(answer, "lease"), COUNT(ctl_int_of(answer, "regions"), "region"));
-}
-
-bool
-ctl_show_health(FILE *out, const json_t *donors, const json_t *leases)
-{
-	const json_t *list = json_object_get(donors, "donors");
-	json_int_t	leased = 0;
-	size_t		silent = 0;
-	char		size[32];
-	size_t		i;
-	const json_t *donor;
-
-	json_array_foreach(list, i, donor)
-	{
-		const char *state = ctl_text_of(donor, "state");
-
-		if (strcmp(state, "away") == 0 || ctl_is_gone(donor))
-			fprintf(out, "%s%s is %s", silent++ == 0 ? "not well: donor " : ", ",
-					ctl_text_of(donor, "id"), state);
-		else
-			leased += ctl_int_of(donor, "region_size") * ctl_int_of(donor, "leased");
-	}
-	fprintf(out, "%s%zu of %s heard of, %s leased by %s\n", silent == 0 ? "well: " : "; ",
-			json_array_size(list) - silent, COUNT(json_array_size(list), "donor"),
-			rbp_format_size((uint64_t) leased, size, sizeof(size)),
-			COUNT(json_array_size(json_object_get(leases, "leases")), "lease"));
-	return silent == 0;
 }

@@ -9,19 +9,13 @@
 #define RBP_CTL_SHOW_H
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stdio.h>
 
 extern void ctl_show_donors(FILE *out, const json_t *answer);
 extern void ctl_show_leases(FILE *out, const json_t *answer);
 extern void ctl_show_drain(FILE *out, const json_t *answer);
 extern void ctl_show_undrain(FILE *out, const json_t *answer);
+extern void ctl_show_forget(FILE *out, const json_t *answer);
 extern void ctl_show_revoke(FILE *out, const json_t *answer);
-
-/*
- * Print a line about these answers of GET /v1/donors and GET /v1/leases.  False
- * if something is wrong, which the line says.
- */
-extern bool ctl_show_health(FILE *out, const json_t *donors, const json_t *leases);
 
 #endif							/* RBP_CTL_SHOW_H */

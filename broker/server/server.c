@@ -24,6 +24,7 @@ struct RbpServer
 {
 	const char *conninfo;
 	PGconn	   *conn;			/* NULL: not connected */
+	bool		reached;		/* when it was asked last */
 	char		error[512];
 };
 
@@ -56,6 +57,12 @@ const char *
 rbp_server_error(const RbpServer *server)
 {
 	return server->error;
+}
+
+bool
+rbp_server_reached(const RbpServer *server)
+{
+	return server->reached;
 }
 
 /* libpq's messages have several lines, and end with a newline. */
@@ -140,6 +147,7 @@ run(RbpServer *server, const char *sql, ExecStatusType wanted, int64_t until_ms)
 		}
 		next = PQgetResult(server->conn);
 	} while (next != NULL);
+	server->reached = true;
 	if (PQresultStatus(result) == wanted)
 		return result;
 	set_query_error(server, result);
@@ -202,6 +210,7 @@ rbp_server_query(RbpServer *server, const char *sql)
 	json_error_t error;
 	PGresult   *result;
 
+	server->reached = false;
 	if (is_new)
 	{
 		disconnect(server);

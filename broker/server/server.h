@@ -9,6 +9,7 @@
 #define RBP_SERVER_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 typedef struct RbpServer RbpServer;
 
@@ -33,6 +34,9 @@ extern json_t *rbp_server_query(RbpServer *server, const char *sql);
 
 /* Why the last query failed, in one line; valid until the next one. */
 extern const char *rbp_server_error(const RbpServer *server);
+
+/* Has the server answered at all? */
+extern bool rbp_server_reached(const RbpServer *server);
 
 #define RBP_SERVER_CONNECT_S	"3"
 #define RBP_SERVER_QUERY_MS		"10000"

@@ -109,6 +109,21 @@ fails(1, qr/advice: the user lacks the privilege to read remote_bp's views; gran
 is($status, 0, 'the extension is found in another schema');
 $node->safe_psql('postgres', 'ALTER EXTENSION remote_bp SET SCHEMA public');
 
+#---- health -------------------------------------------------------------------------
+
+($status, $text) = run_ctl('--dbname', $server, 'health');
+is($status, 0, 'health');
+like($text, qr/\Awell: tier usable, 32 MB leased, \S+ \S+ in use$/m, 'health tells that all is well');
+like($text, qr/^[\d.]+ % of \d+ reads a second came from donors and staging, which saved -?[\d.]+ ms a second$/m, 'health tells what the tier is good for');
+like($text, qr/^temporary data stays in files: remote_bp\.temp_tier_size is 0$/m, 'what is switched off is told, too');
+($status, $text) = run_ctl('--dbname', $server, '--broker', $broker->url, '--json', 'health');
+my $health = JSON::PP::decode_json($text);
+is(join(' ', $status, map { "$_:" . (ref $health->{$_} eq 'ARRAY' ? scalar @{ $health->{$_} } : $health->{$_}) } qw(ok problems summary)),
+	'0 ok:1 problems:0 summary:2', 'health of broker and server, as JSON');
+fails(3, qr/advice: /, 'advice of no server', '--dbname', "host=$ENV{TESTDIR} port=1", 'advice');
+($status, $text) = run_ctl('--dbname', "host=$ENV{TESTDIR} port=1", 'health');
+like("$status $text", qr/\A4 not well: server: /, 'health of no server');
+
 # Refreshed until a signal ends it: on a terminal, which script gives to the command, or not.
 sub start_top
 {

@@ -36,6 +36,7 @@ POST /v1/donors -d-- 200 $registration
 POST /v1/donors/mem1:1/heartbeat -d-- 200 {"instance":"i","revision":5}
 POST /v1/donors/mem1:1/drain --o- 200
 POST /v1/donors/mem1:1/undrain --o- 200
+POST /v1/donors/mem1:1/forget --o- 409
 DELETE /v1/donors/mem1:1 -d-- 204 {"instance":"i"}
 POST /v1/leases s--- 201 $lease
 POST /v1/leases/none/renew s--- 404 {"secret":"$secret"}

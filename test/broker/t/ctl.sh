@@ -34,7 +34,7 @@ is "donors shows a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 
 ctl donors --json
 is "donors --json shows all donors" "$(jq -c '[.donors[].id]' <<<"$out")" '["mem1:7001","mem2:7001"]'
 ctl leases
-is "leases" "$(grep -cE "^$id +db1 +buffer +192 MB +192 MB +[0-9.]+ s +mem[12]:7001: (64|128) MB, mem[12]:7001: (64|128) MB\$" <<<"$out")" 1
+is "leases" "$(grep -cE "^$id +db1 +buffer +192 MB +192 MB +[0-9]+ (s|min) +[0-9.]+ s +mem[12]:7001: (64|128) MB, mem[12]:7001: (64|128) MB\$" <<<"$out")" 1
 ctl --json leases
 is "leases --json shows the lease" "$(jq -r '.leases[].lease' <<<"$out")" "$id"
 is "leases --json shows no secret" "$(grep -c "$secret" <<<"$out")" 0
@@ -62,6 +62,8 @@ ctl donors
 is "undrain: the donor's memory can be leased" "$(grep -cE '^mem[12]:7001 .* up ' <<<"$out")" 2
 ctl undrain nobody
 is "undrain of an unknown donor fails" "$code $(grep -c 'there is no donor' <<<"$err")" "1 1"
+ctl forget mem1:7001
+is "forget of a donor that is there is refused" "$code $(grep -c 'forget mem1:7001: donor "mem1:7001" is not gone' <<<"$err")" "1 1"
 
 # health
 lease db1 i1 2
@@ -71,8 +73,113 @@ is "health" "$code $out" "0 well: 2 of 2 donors heard of, 128 MB leased by 1 lea
 is "health without a credential says why" "$? $(grep -c '^not well: broker: .*credential is missing or wrong' "$dir/out")" "4 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 health >"$dir/out"
 is "and so it does without a broker" "$? $(grep -c '^not well: broker: Failed to connect' "$dir/out")" "4 1"
+
+# The environment takes the place of the options.
+REMOTE_BP_BROKER=$url REMOTE_BP_TOKEN_FILE=$dir/token "$RBP_CTL" health >"$dir/out"
+is "health of the broker of the environment" "$?" 0
+REMOTE_BP_BROKER=http://127.0.0.1:1 REMOTE_BP_TOKEN_FILE=$dir/none "$RBP_CTL" --broker "$url" --token-file "$dir/token" health >"$dir/out"
+is "options win over the environment" "$?" 0
+REMOTE_BP_BROKER='' "$RBP_CTL" health 2>"$dir/err"
+is "an empty name is none" "$? $(grep -c 'broker is required' "$dir/err")" "2 1"
+
+# --json is a promise: of each command these members, and no others.
+# shape NAME EXPRESSION: what the last one printed, by jq
+shape() { is "--json: $1" "$code $(jq -c "$2" <<<"$out" 2>&1)" "$3"; }
+ctl --json donors
+shape donors '.donors[0] | keys' '0 ["applied","dirty","free","grace_ms","heard_ms","host","id","leased","port","reclaiming","region_size","regions","revision","state","stats","transports","want_back"]'
+ctl --json leases
+shape leases '[.leases[0] | keys, (.donors[0] | keys)]' '0 [["age_s","bytes","client","donors","keep_ms","lapsed","lease","purpose","remaining_ms","ttl_ms","wanted"],["bytes","id","reclaim","regions"]]'
 ctl --json health
-is "usage: health does not take --json" "$code" 2
+shape health '.' '0 {"ok":true,"problems":[],"summary":["2 of 2 donors heard of, 128 MB leased by 1 lease"],"notes":[]}'
+ctl --json drain mem2:7001
+shape drain '[.id, .draining, (.leased | type)]' '0 ["mem2:7001",true,"number"]'
+ctl --json undrain mem2:7001
+shape undrain '[.id, .draining, (.leased | type)]' '0 ["mem2:7001",false,"number"]'
+ctl --json forget mem2:7001
+shape "forget that is refused" '[(.error | type), .status]' '1 ["string",409]'
+ctl --json drain nobody
+shape "drain of nobody" '.' '1 {"error":"drain nobody: there is no donor \"nobody\"","status":404}'
+ctl --json revoke $'\xff"'
+shape "revoke of what is no name" '[(.error | type), .status]' '1 ["string",404]'
+"$RBP_CTL" --credentials "$credentials" --json credential list >"$dir/out"
+code=$? out=$(cat "$dir/out")
+shape "credential list" '.[0] | keys' '0 ["hash","name","role"]'
+"$RBP_CTL" --credentials "$dir/none" --json credential list >"$dir/out" 2>"$dir/err"
+code=$? out=$(cat "$dir/out")
+shape "a file that is not there" '[(.error | type), .status]' '1 ["string",null]'
+"$RBP_CTL" --json --broker "$url" --broker-ca "$dir/tls.crt" donors >"$dir/out" 2>"$dir/err"
+code=$? out=$(cat "$dir/out")
+shape "no credential" '[(.error | type), .status]' '1 ["string",401]'
+"$RBP_CTL" --json --broker "$url" --token-file "$dir/none" donors >"$dir/out" 2>"$dir/err"
+code=$? out=$(cat "$dir/out")
+shape "no token file" '[(.error | type), .status]' '1 ["string",null]'
+for command in donors leases 'drain x' 'undrain x' 'forget x' 'revoke x'; do
+    # shellcheck disable=SC2086
+    "$RBP_CTL" --json --broker http://127.0.0.1:1 $command >"$dir/out" 2>"$dir/err"
+    code=$? out=$(cat "$dir/out")
+    shape "$command without a broker" '[(.error | type), .status]' '3 ["string",null]'
+done
+"$RBP_CTL" --json --broker http://127.0.0.1:1 health >"$dir/out" 2>"$dir/err"
+code=$? out=$(cat "$dir/out")
+shape "health without a broker" '[.ok, (.problems | length)]' '4 [false,1]'
+
+# Somebody who is no broker, or a strange one: it hangs, talks nonsense, or does not end.
+# impostor KIND: sets url_of_impostor
+impostor()
+{
+    perl -MIO::Socket::INET -e '
+        my $socket = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1", LocalPort => 0) or die;
+        my @kept;
+        $SIG{PIPE} = "IGNORE";
+        $| = 1;
+        print $socket->sockport, "\n";
+        while (my $client = $socket->accept)
+        {
+            push @kept, $client and next if $ARGV[0] eq "hang";
+            sysread $client, my $request, 65536;
+            print $client "HTTP/1.1 200 OK\r\nConnection: close\r\n", $ARGV[0] eq "proxy" ? "" : "Remote-BP-Broker: 1\r\n", "\r\n";
+            print $client $ARGV[0] eq "large" ? "[" . " " x (64 << 20) . "]" : "{nonsense";
+        }' "$1" >"$dir/impostor" &
+    pump_pids+=($!)
+    until_true 30 test -s "$dir/impostor"
+    url_of_impostor=http://127.0.0.1:$(cat "$dir/impostor")
+}
+for kind in hang proxy nonsense large; do
+    rm -f "$dir/impostor"
+    impostor "$kind"
+    "$RBP_CTL" --json --broker "$url_of_impostor" donors >"$dir/out" 2>"$dir/err"
+    code=$? out=$(cat "$dir/out")
+    shape "a broker that is none: $kind" '[(.error | type), .status]' '3 ["string",null]'
+done
+stop_pumps
+
+# watch: again and again, until it is ended; also while there is no broker
+"$RBP_CTL" --broker "$url" --token-file "$dir/token" --watch 1 health >"$dir/watched" 2>&1 &
+watcher=$!
+seen() { [ "$(grep -c "$1" "$dir/watched")" -ge "$2" ]; }
+until_true 30 seen '^well: ' 2
+point $? "health is watched"
+kill "$watcher"
+wait "$watcher" 2>/dev/null
+
+# drain, and wait until nothing is leased there
+ctl --timeout 5 drain mem2:7001
+is "usage: --timeout is for --wait" "$code" 2
+ctl --wait donors
+is "usage: donors does not take --wait" "$code" 2
+first=$id
+lease db2 i2 4                  # more than the other donor has
+ctl --json --wait --timeout 1 drain mem2:7001
+shape "drain that takes too long" '[(.error | type), .status]' '1 ["string",null]'
+"$RBP_CTL" --broker "$url" --token-file "$dir/token" --json --wait drain mem2:7001 >"$dir/drained" &
+waiter=$!
+ctl --json revoke "$id"
+shape revoke keys '0 ["lease","regions"]'
+ctl revoke "$first"
+wait "$waiter"
+code=$? out=$(cat "$dir/drained")
+shape "drain that waits" '[.id, .draining, .leased]' '0 ["mem2:7001",true,0]'
+ctl undrain mem2:7001
 kill_broker
 start_broker --credentials "$credentials" --donor-timeout 2
 as "$donor"
@@ -81,6 +188,13 @@ pump mem1:7001 i1
 unwell() { ctl health; [ "$code" = 4 ] && grep -qE '^not well: donor mem2:7001 is (away|gone); 1 of 2 donors heard of, ' <<<"$out"; }
 until_true 30 unwell
 point $? "health of a donor that is silent"
+# the pumped donor goes on, the other one does not come back
+gone() { ctl --json forget mem2:7001; [ "$code" = 0 ]; }
+until_true 60 gone
+point $? "a donor that is gone is forgotten"
+shape forget '.' '0 {"id":"mem2:7001"}'
+ctl health
+is "and all is well without it" "$code $(grep -c '^well: 1 of 1 donor heard of, ' <<<"$out")" "0 1"
 stop_pumps
 
 # completion
@@ -131,7 +245,7 @@ is "a request without a credential fails" "$? $(grep -c 'credential is missing o
 "$RBP_CTL" --broker "$url" --token-file "$dir/none" donors >/dev/null 2>"$dir/err"
 is "a missing token file is an error" "$? $(grep -c 'No such file' "$dir/err")" "1 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 donors >/dev/null 2>"$dir/err"
-is "a missing broker is an error" $? 1
+is "a missing broker is an error" $? 3
 http_proxy=http://127.0.0.1:1 https_proxy=http://127.0.0.1:1 "$RBP_CTL" --broker "$url/" --token-file "$dir/token" donors >/dev/null
 is "a proxy in the environment is not asked" $? 0
 
