@@ -24,46 +24,48 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DONOR_METRICS		10
-#define REGION_STATES		3
+#define DONOR_VALUES		17
 #define CLIENTS_SHOWN		100
 #define OTHER_CLIENTS		"other"
 
-/* In the order of the statement's columns */
+/* In the order of the statement's columns; the lines of one metric follow each other. */
 static const struct
 {
 	const char *name;			/* after remote_bp_ */
+	const char *state;			/* label, or NULL */
 	const char *type;
 	const char *help;
-}			donor_metrics[DONOR_METRICS] = {
+}			donor_metrics[DONOR_VALUES] = {
 
-	{"donor_bytes", "gauge", "Memory that the donor offers."},
-	{"donor_leased_bytes", "gauge", "Memory of the donor that is leased."},
-	{"donor_want_back_bytes", "gauge", "Memory that the donor wants back for its machine."},
-	{"donor_heard_seconds", "gauge", "Time since the donor was heard of."},
-	{"donor_connections", "gauge", "Connections to the donor."},
-	{"donor_reads_total", "counter", "Reads that the donor has served over TCP."},
-	{"donor_writes_total", "counter", "Writes that the donor has served over TCP."},
-	{"donor_denied_total", "counter", "Wrong proofs, and accesses to memory that is not leased to the client."},
-	{"donor_read_bytes_total", "counter", "What was read from the donor over TCP."},
-	{"donor_written_bytes_total", "counter", "What was written to the donor over TCP."},
+	{"donor_state", "up", "gauge", "1 for the state the donor is in."},
+	{"donor_state", "draining", NULL, NULL},
+	{"donor_state", "away", NULL, NULL},
+	{"donor_state", "gone", NULL, NULL},
+	{"donor_regions", "leased", "gauge", "Regions of the donor, by what they are."},
+	{"donor_regions", "free", NULL, NULL},
+	{"donor_regions", "dirty", NULL, NULL},
+	{"donor_bytes", NULL, "gauge", "Memory that the donor offers."},
+	{"donor_leased_bytes", NULL, "gauge", "Memory of the donor that is leased."},
+	{"donor_want_back_bytes", NULL, "gauge", "Memory that the donor wants back for its machine."},
+	{"donor_heard_seconds", NULL, "gauge", "Time since the donor was heard of."},
+	{"donor_connections", NULL, "gauge", "Connections to the donor."},
+	{"donor_reads_total", NULL, "counter", "Reads that the donor has served over TCP."},
+	{"donor_writes_total", NULL, "counter", "Writes that the donor has served over TCP."},
+	{"donor_denied_total", NULL, "counter", "Wrong proofs, and accesses to memory that is not leased to the client."},
+	{"donor_read_bytes_total", NULL, "counter", "What was read from the donor over TCP."},
+	{"donor_written_bytes_total", NULL, "counter", "What was written to the donor over TCP."},
 };
 
 static const char *const donor_values =
-"SELECT id, state, leased, regions - leased - dirty, dirty,"
+"SELECT id, state = 'up', state = 'draining', state = 'away', state = 'gone', leased, regions - leased - dirty, dirty,"
 " regions * region_size, leased * region_size, want_back * region_size, format('%.3f', silent_ms / 1000.0),"
 " stats ->> 'connections', stats ->> 'reads', stats ->> 'writes', stats ->> 'denied', stats ->> 'bytes_read', stats ->> 'bytes_written'"
 " FROM donor_now ORDER BY id";
 
-static const char *const donor_states[] = {"up", "draining", "away", "gone", NULL};
-static const char *const region_states[REGION_STATES] = {"leased", "free", "dirty"};
-
 typedef struct DonorRow
 {
 	char		id[RBP_DONOR_ID_LEN];
-	char		state[12];
-	int64_t		regions[REGION_STATES];
-	char		values[DONOR_METRICS][32];	/* "": it has not told since the
+	char		values[DONOR_VALUES][24];	/* "": it has not told since the
 											 * broker started */
 } DonorRow;
 
@@ -112,9 +114,8 @@ typedef struct Snapshot
 	int			ndonors;
 	DonorRow	donors[BROKER_MAX_DONORS];
 	int64_t		leases[2];		/* by purpose */
-	int			nclients;
-	LeaseRow	clients[CLIENTS_SHOWN];
-	LeaseRow	others[2];
+	int			nrows;
+	LeaseRow	rows[2 + CLIENTS_SHOWN];	/* the first two: all others */
 } Snapshot;
 
 /*
@@ -129,17 +130,13 @@ copy_donors(Snapshot *s)
 	while (broker_next(rows))
 	{
 		DonorRow   *donor = &s->donors[s->ndonors];
-		int			column = 0;
 
 		if (s->ndonors == BROKER_MAX_DONORS)
 			continue;
-		snprintf(donor->id, sizeof(donor->id), "%s", broker_text(rows, column++));
-		snprintf(donor->state, sizeof(donor->state), "%s", broker_text(rows, column++));
-		for (int i = 0; i < REGION_STATES; i++)
-			donor->regions[i] = broker_int(rows, column++);
-		for (int i = 0; i < DONOR_METRICS; i++)
+		snprintf(donor->id, sizeof(donor->id), "%s", broker_text(rows, 0));
+		for (int i = 0; i < DONOR_VALUES; i++)
 		{
-			const char *value = broker_text(rows, column++);
+			const char *value = broker_text(rows, 1 + i);
 
 			snprintf(donor->values[i], sizeof(donor->values[i]), "%s", value != NULL ? value : "");
 		}
@@ -157,11 +154,11 @@ copy_leases(Snapshot *s)
 	{
 		const char *client = broker_text(rows, 0);
 		int			purpose = broker_int(rows, 1) != 0;
-		LeaseRow   *row = &s->others[purpose];
+		LeaseRow   *row = &s->rows[purpose];
 
-		if (s->nclients < CLIENTS_SHOWN && strcmp(client, OTHER_CLIENTS) != 0)
+		if (s->nrows < 2 + CLIENTS_SHOWN && strcmp(client, OTHER_CLIENTS) != 0)
 		{
-			row = &s->clients[s->nclients++];
+			row = &s->rows[s->nrows++];
 			snprintf(row->client, sizeof(row->client), "%s", client);
 			row->purpose = purpose;
 		}
@@ -198,48 +195,28 @@ put_label(FILE *out, const char *text)
 }
 
 static void
-put_donor_line(FILE *out, const char *name, const DonorRow *donor, const char *state, int64_t value)
-{
-	fprintf(out, "%s{donor=\"", name);
-	put_label(out, donor->id);
-	fprintf(out, "\",state=\"%s\"} %" PRId64 "\n", state, value);
-}
-
-static void
 put_donors(FILE *out, const Snapshot *s)
 {
-	head(out, "remote_bp_donor_state", "gauge", "1 for the state the donor is in.");
-	for (int d = 0; d < s->ndonors; d++)
-		for (int i = 0; donor_states[i] != NULL; i++)
-			put_donor_line(out, "remote_bp_donor_state", &s->donors[d], donor_states[i],
-						   strcmp(s->donors[d].state, donor_states[i]) == 0);
-	head(out, "remote_bp_donor_regions", "gauge", "Regions of the donor, by what they are.");
-	for (int d = 0; d < s->ndonors; d++)
-		for (int i = 0; i < REGION_STATES; i++)
-			put_donor_line(out, "remote_bp_donor_regions", &s->donors[d], region_states[i], s->donors[d].regions[i]);
-	for (int i = 0; i < DONOR_METRICS; i++)
-	{
-		char		name[64];
+	char		name[64] = "";
 
-		snprintf(name, sizeof(name), "remote_bp_%s", donor_metrics[i].name);
-		head(out, name, donor_metrics[i].type, donor_metrics[i].help);
+	for (int i = 0; i < DONOR_VALUES; i++)
+	{
+		if (donor_metrics[i].type != NULL)
+		{
+			snprintf(name, sizeof(name), "remote_bp_%s", donor_metrics[i].name);
+			head(out, name, donor_metrics[i].type, donor_metrics[i].help);
+		}
 		for (int d = 0; d < s->ndonors; d++)
 		{
 			if (s->donors[d].values[i][0] == '\0')
 				continue;
 			fprintf(out, "%s{donor=\"", name);
 			put_label(out, s->donors[d].id);
+			if (donor_metrics[i].state != NULL)
+				fprintf(out, "\",state=\"%s", donor_metrics[i].state);
 			fprintf(out, "\"} %s\n", s->donors[d].values[i]);
 		}
 	}
-}
-
-static void
-put_lease_line(FILE *out, const char *name, const LeaseRow *row, double value)
-{
-	fprintf(out, "%s{client=\"", name);
-	put_label(out, row->client);
-	fprintf(out, "\",purpose=\"%s\"} %.0f\n", purposes[row->purpose], value);
 }
 
 static void
@@ -248,16 +225,19 @@ put_leases(FILE *out, const Snapshot *s)
 	head(out, "remote_bp_leases", "gauge", "Live leases.");
 	for (int i = 0; i < 2; i++)
 		fprintf(out, "remote_bp_leases{purpose=\"%s\"} %" PRId64 "\n", purposes[i], s->leases[i]);
-	head(out, "remote_bp_lease_bytes", "gauge", "Memory that live leases have; of all but the largest in one sum.");
-	for (int i = 0; i < s->nclients; i++)
-		put_lease_line(out, "remote_bp_lease_bytes", &s->clients[i], s->clients[i].bytes);
-	for (int i = 0; i < 2; i++)
-		put_lease_line(out, "remote_bp_lease_bytes", &s->others[i], s->others[i].bytes);
-	head(out, "remote_bp_lease_wanted_bytes", "gauge", "Memory that live leases want.");
-	for (int i = 0; i < s->nclients; i++)
-		put_lease_line(out, "remote_bp_lease_wanted_bytes", &s->clients[i], s->clients[i].wanted);
-	for (int i = 0; i < 2; i++)
-		put_lease_line(out, "remote_bp_lease_wanted_bytes", &s->others[i], s->others[i].wanted);
+	for (int wanted = 0; wanted < 2; wanted++)
+	{
+		const char *name = wanted ? "remote_bp_lease_wanted_bytes" : "remote_bp_lease_bytes";
+
+		head(out, name, "gauge", wanted ? "Memory that live leases want." :
+			 "Memory that live leases have; of all but the largest in one sum.");
+		for (const LeaseRow *row = s->rows; row < s->rows + s->nrows; row++)
+		{
+			fprintf(out, "%s{client=\"", name);
+			put_label(out, row->client);
+			fprintf(out, "\",purpose=\"%s\"} %.0f\n", purposes[row->purpose], wanted ? row->wanted : row->bytes);
+		}
+	}
 }
 
 static void
@@ -356,10 +336,10 @@ broker_metrics(const char *id, const json_t *body)
 		free(s);
 		return broker_reply_error(503, "out of memory");
 	}
-	for (int i = 0; i < 2; i++)
+	for (; s->nrows < 2; s->nrows++)
 	{
-		strcpy(s->others[i].client, OTHER_CLIENTS);
-		s->others[i].purpose = i;
+		strcpy(s->rows[s->nrows].client, OTHER_CLIENTS);
+		s->rows[s->nrows].purpose = s->nrows;
 	}
 	broker_begin();
 	copy_donors(s);
