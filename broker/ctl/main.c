@@ -314,7 +314,7 @@ create_http(void)
 	return rbp_http_create(opt_broker, opt_token_file, opt_broker_ca, CONNECT_MS, TOTAL_MS);
 }
 
-/* How many regions of the donor are leased; 0 if it has left. */
+/* How many regions of the donor are leased; 0 if it has left, -1 if it does not drain any more. */
 static json_int_t
 leased_of(const json_t *answer, const char *id)
 {
@@ -324,7 +324,7 @@ leased_of(const json_t *answer, const char *id)
 	json_array_foreach(json_object_get(answer, "donors"), i, donor)
 	{
 		if (strcmp(ctl_text_of(donor, "id"), id) == 0)
-			return ctl_int_of(donor, "leased");
+			return strcmp(ctl_text_of(donor, "state"), "up") == 0 ? -1 : ctl_int_of(donor, "leased");
 	}
 	return 0;
 }
@@ -347,6 +347,8 @@ wait_until_drained(RbpHttp *http, const char *id, json_t *answer)
 			return RBP_EXIT_OK;
 		if (status >= 400 && status < 500)
 			return fail(RBP_EXIT_FAIL, status, "drain %s: %s", id, rbp_http_error(http));
+		if (leased < 0)
+			return fail(RBP_EXIT_FAIL, -1, "drain %s: it does not drain any more; somebody has called undrain, or the donor was started again", id);
 		if (opt_timeout == 0 || rbp_mono_ms() < give_up)
 			continue;
 		if (status != 200)

@@ -171,7 +171,16 @@ first=$id
 lease db2 i2 4                  # more than the other donor has
 ctl --json --wait --timeout 1 drain mem2:7001
 shape "drain that takes too long" '[(.error | type), .status]' '1 ["string",null]'
-"$RBP_CTL" --broker "$url" --token-file "$dir/token" --json --wait drain mem2:7001 >"$dir/drained" &
+waits() { "$RBP_CTL" --broker "$url" --token-file "$dir/token" --json --wait drain mem2:7001 >"$dir/drained" 2>/dev/null & }
+waits
+waiter=$!
+draining() { ctl donors; grep -q ' draining ' <<<"$out"; }
+until_true 30 draining
+ctl undrain mem2:7001
+wait "$waiter"
+code=$? out=$(cat "$dir/drained")
+shape "drain that somebody has taken back" '[(.error | type), .status]' '1 ["string",null]'
+waits
 waiter=$!
 ctl --json revoke "$id"
 shape revoke keys '0 ["lease","regions"]'
