@@ -31,6 +31,7 @@ packages_to_test=(
     perl
     procps
     prometheus
+    prometheus-postgres-exporter
     sqlite3
     xz-utils
 )
