@@ -88,6 +88,14 @@ ctl_health_of_broker(json_t *health, RbpHttp *http)
 	json_decref(answers[1]);
 }
 
+/* What somebody has chosen by a setting, whose name comes first; another reason is a problem. */
+static void
+add_choice(json_t *health, const char *what, const char *reason)
+{
+	if (strncmp(reason, "remote_bp.", strlen("remote_bp.")) == 0)
+		add(health, "notes", "%s: %s", what, reason);
+}
+
 static void
 add_server(json_t *health, const json_t *answer)
 {
@@ -107,10 +115,8 @@ add_server(json_t *health, const json_t *answer)
 		json_is_true(json_object_get(answer, "usable")) ? "" : "not ",
 		rbp_format_size((uint64_t) (ctl_int_of(answer, "online_pages") * block_size), leased, sizeof(leased)),
 		rbp_format_size((uint64_t) (ctl_int_of(answer, "remote_pages") * block_size), used, sizeof(used)));
-	if (!json_is_null(json_object_get(answer, "reason")))
-		add(health, "notes", "no page is served: %s", ctl_text_of(answer, "reason"));
-	if (!json_is_null(json_object_get(answer, "temp_reason")))
-		add(health, "notes", "temporary data stays in files: %s", ctl_text_of(answer, "temp_reason"));
+	add_choice(health, "no page is served", ctl_text_of(answer, "reason"));
+	add_choice(health, "temporary data stays in files", ctl_text_of(answer, "temp_reason"));
 	if (reads > 0 && age > 0)
 		add(health, "notes", "%.1f %% of %.0f reads a second came from donors and staging, which saved %.1f ms a second",
 			100 * ctl_number_of(answer, "hits") / reads, reads / age, ctl_number_of(answer, "saved_us") / 1000 / age);
