@@ -479,13 +479,13 @@ CREATE VIEW remote_bp_health (ok, problem, since) AS
     FROM (
         SELECT f.* FROM remote_bp_stat s, LATERAL (VALUES
             ('the tier is not usable: ' || s.unusable_reason, NULL::timestamptz, NOT s.usable AND s.unusable_reason NOT LIKE 'remote\_bp.%'),
-            (s.hash_failures || ' reads from donors whose content did not match its hash', s.stats_reset, s.hash_failures > 0),
-            (s.mismatches || ' pages that differed from the disk', s.stats_reset, s.mismatches > 0)) f (problem, since, applies)
+            (s.hash_failures || ' reads from donors whose content did not match its hash', NULL, s.hash_failures > 0),
+            (s.mismatches || ' pages that differed from the disk', NULL, s.mismatches > 0)) f (problem, since, applies)
         UNION ALL
         SELECT f.* FROM remote_bp_stat_spill s, LATERAL (VALUES
             ('temporary data cannot go to donors: ' || s.unusable_reason, NULL::timestamptz, NOT s.usable AND s.unusable_reason NOT LIKE 'remote\_bp.%'),
-            (s.hash_failures || ' copies of temporary blocks that did not match their hash', s.stats_reset, s.hash_failures > 0),
-            (s.lost || ' reads of temporary blocks that failed, and made the query fail', s.stats_reset, s.lost > 0)) f (problem, since, applies)
+            (s.hash_failures || ' copies of temporary blocks that did not match their hash', NULL, s.hash_failures > 0),
+            (s.lost || ' reads of temporary blocks that failed, and made the query fail', NULL, s.lost > 0)) f (problem, since, applies)
         UNION ALL
         SELECT concat_ws(': ', format('donor %s is %s', donor, state), last_error), state_since, state IN ('down', 'unresolved')
         FROM remote_bp_stat_donors) p
@@ -501,4 +501,4 @@ COMMENT ON COLUMN remote_bp_health.ok IS
 COMMENT ON COLUMN remote_bp_health.problem IS
     'All problems; null if there is none';
 COMMENT ON COLUMN remote_bp_health.since IS
-    'When the first of the problems began, as far as known, or the counting of those that are counted; null if there is none';
+    'When the first of the problems began, as far as known, which it is of donors that are down; else null';

@@ -64,8 +64,8 @@ for my $transport ('tcp', 'shm')
 	# 16 bring it down, each time for twice as long; some are read at the same time.
 	my $times = 3 + log(1 + time - $began) / log(2);
 	cmp_ok(counter($node, 'hash_failures'), '<', 32 * $times, "$transport: it was rarely asked");
-	like($node->safe_psql('postgres', 'SELECT ok, problem, since IS NOT NULL FROM remote_bp_health'),
-		qr/^f\|.*\d+ reads from donors whose content did not match its hash.*\|t$/, "$transport: it is a problem");
+	like($node->safe_psql('postgres', 'SELECT ok, problem FROM remote_bp_health'),
+		qr/^f\|.*\d+ reads from donors whose content did not match its hash/, "$transport: it is a problem");
 	set_faults();
 	ok(wait_for('the donor', sub { content($node, 't'); evict_buffers($node); donor($node, 'bad') =~ /^ok\|/ }, 180),
 		"$transport: it is used again when it has had its time");
