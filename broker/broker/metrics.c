@@ -12,7 +12,6 @@
 #include "broker/broker/schema.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
-#include "common/clock.h"
 #include "common/limits.h"
 
 #include <dirent.h>
@@ -21,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DONOR_VALUES		17
@@ -282,7 +280,7 @@ put_process(FILE *out)
 	int			open_fds = -3;	/* ".", ".." and that of the directory */
 
 	put(out, "process_start_time_seconds", "gauge",
-		(double) time(NULL) - (double) (rbp_mono_ms() - broker.started) / 1000, "Start of the broker, since 1970.");
+		(double) broker.started, "Start of the broker, since 1970.");
 	if (statm != NULL && fscanf(statm, "%*d %ld", &pages) == 1)
 		put(out, "process_resident_memory_bytes", "gauge",
 			(double) pages * (double) sysconf(_SC_PAGESIZE), "Memory of the broker.");

@@ -42,7 +42,7 @@ broker_state_open(const char *path, int64_t donor_timeout_ms)
 	pthread_cond_init(&broker.changed, &attr);
 	pthread_condattr_destroy(&attr);
 	broker.check = getenv("REMOTE_BP_BROKER_CHECK");
-	broker.started = rbp_mono_ms();
+	broker.started = time(NULL);
 	broker_store_open(path);
 	broker_begin();
 	broker_run("INSERT INTO setting VALUES (?1)", INT(donor_timeout_ms));

@@ -70,7 +70,7 @@ typedef struct BrokerState
 	const char *check;			/* a query that must have no row, or NULL */
 	bool		wake;			/* the commit has to broadcast, whatever it
 								 * wrote */
-	int64_t		started;		/* rbp_mono_ms() */
+	int64_t		started;		/* seconds since 1970 */
 	int64_t		lock_wait_ns;	/* of all, since then */
 	int64_t		counters[BROKER_COUNTERS];
 } BrokerState;

@@ -23,6 +23,9 @@ point $? "metrics of a broker that is empty" || diagnose "$status $complaint $an
 is "what was refused is counted" "$(metric remote_bp_http_refused_total)" 3
 is "no metric is there twice" "$(grep -v '^#' <<<"$answer" | sed 's/ [^ ]*$//' | sort | uniq -d)" ""
 is "the process's are there" "$(grep -cE '^process_(start_time_seconds|resident_memory_bytes|open_fds|max_fds) [1-9]' <<<"$answer")" 4
+before=$(metric process_start_time_seconds)
+scrape
+is "its start stays when it was" "$(metric process_start_time_seconds)" "$before"
 kill_broker
 curl_auth=()
 start_broker
