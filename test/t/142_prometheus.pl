@@ -67,7 +67,7 @@ sub start_program
 
 start_program('postgres_exporter', 'env', 'DATA_SOURCE_NAME=' . $node->connstr('postgres') . ' sslmode=disable',
 	'prometheus-postgres-exporter', "--web.listen-address=$exporter", '--disable-default-metrics', '--disable-settings-metrics',
-	'--no-collector.database', '--no-collector.bgwriter', "--extend.query-path=$docs/postgres_exporter.yml");
+	"--extend.query-path=$docs/postgres_exporter.yml");
 my $prometheus = start_program('prometheus', 'prometheus', "--config.file=$dir/prometheus.yml", "--storage.tsdb.path=$dir/tsdb",
 	"--web.listen-address=$port");
 
