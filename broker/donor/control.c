@@ -77,14 +77,16 @@ pause_ms(int ms)
 }
 
 /*
- * Register with the broker.  Returns the HTTP status, or -1 if there was no
+ * Register with a broker, and tell it what it has to know of leases.  revision: the last one
+ * that was applied, of whichever broker.  Returns the HTTP status, or -1 if there was no
  * usable answer.
  */
 static int
-register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
+register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep, int64_t revision, bool draining)
 {
 	bool		verbs = (ep->transports & RBP_TRANSPORT_VERBS) != 0;
 	RbpDonorReport report;
+	json_t	   *leases;
 	json_t	   *body;
 	int			rc;
 
@@ -92,7 +94,8 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		donor_report_clean_again(i);
 	donor_report_get(&report);
-	body = json_pack("{s:s, s:s, s:i, s:s*, s:o*, s:s, s:s, s:s, s:I, s:I, s:I, s:[s*s*s*], s:O}",
+	leases = donor_report_leases();
+	body = json_pack("{s:s, s:s, s:i, s:s*, s:o*, s:s, s:s, s:s, s:I, s:I, s:I, s:[s*s*s*], s:O, s:O, s:I, s:b}",
 					 "id", opt->id,
 					 "host", ep->host,
 					 "port", (int) ep->port,
@@ -108,11 +111,22 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 					 ep->transports & RBP_TRANSPORT_SHM ? "shm" : NULL,
 					 verbs ? "verbs" : NULL,
 					 ep->transports & RBP_TRANSPORT_TCP ? "tcp" : NULL,
-					 "clean", report.clean);
+					 "clean", report.clean,
+					 "leases", leases,
+					 "revision", (json_int_t) revision,
+					 "draining", draining);
 	donor_report_free(&report);
 	if (body == NULL)
 		rbp_die("out of memory");
 	rc = rbp_http_request(http, "POST", "/v1/donors", body, NULL);
+	if ((rc == 400 || rc == 413) && json_array_size(leases) > 0)
+	{
+		rbp_log(RBP_LOG_ERROR, "the broker does not take %zu leases, which end here: %s",
+				json_array_size(leases), rbp_http_error(http));
+		donor_apply_begin();
+		donor_apply_end();
+	}
+	json_decref(leases);
 	json_decref(body);
 	return rc;
 }
@@ -126,6 +140,8 @@ typedef struct DesiredLease
 	uint8_t		key[RBP_SECRET_LEN];
 	json_int_t	ttl_ms;
 	const json_t *regions;		/* likewise; their numbers */
+	const json_t *revs;			/* likewise; NULL: as they were */
+	json_t	   *about;			/* likewise; NULL: the broker does not tell */
 } DesiredLease;
 
 static bool
@@ -154,9 +170,16 @@ parse_desired_lease(const json_t *lease, DesiredLease *desired)
 		return false;
 	if (desired->client == NULL)
 		desired->client = desired->id;
+	desired->about = json_object_get(lease, "about");
+	desired->revs = json_object_get(lease, "revs");
+	if (!json_is_array(desired->revs))
+		desired->revs = NULL;
+	if (desired->revs != NULL && json_array_size(desired->revs) != json_array_size(desired->regions))
+		return false;
 	json_array_foreach(desired->regions, i, region)
 	{
-		if (!is_region(region))
+		if (!is_region(region) ||
+			(desired->revs != NULL && !json_is_integer(json_array_get(desired->revs, i))))
 			return false;
 	}
 	return true;
@@ -188,6 +211,7 @@ apply_lease(const json_t *lease, int64_t now)
 {
 	DesiredLease desired;
 	uint32_t   *regions;
+	int64_t    *revs;
 	uint32_t	n = 0;
 	size_t		i;
 	const json_t *region;
@@ -195,15 +219,19 @@ apply_lease(const json_t *lease, int64_t now)
 	if (!parse_desired_lease(lease, &desired))
 		return;					/* not reached: already checked */
 	regions = calloc(json_array_size(desired.regions) + 1, sizeof(uint32_t));
-	if (regions == NULL)
+	revs = calloc(json_array_size(desired.regions) + 1, sizeof(int64_t));
+	if (regions == NULL || revs == NULL)
 		rbp_die("out of memory");
 	json_array_foreach(desired.regions, i, region)
 	{
+		revs[n] = json_integer_value(json_array_get(desired.revs, i));
 		regions[n++] = (uint32_t) json_integer_value(region);
 	}
-	donor_apply_lease(desired.id, desired.client, desired.key, now + desired.ttl_ms * 1000000, regions, n);
+	donor_apply_lease(desired.id, desired.client, desired.key, now + desired.ttl_ms * 1000000, desired.about,
+					  regions, desired.revs != NULL ? revs : NULL, n);
 	explicit_bzero(desired.key, sizeof(desired.key));
 	free(regions);
+	free(revs);
 }
 
 /* Apply an answer that was found valid.  now: the time when it arrived. */
@@ -302,10 +330,11 @@ typedef struct Control
 {
 	const RbpDonorOptions *opt;
 	RbpHttp    *http;
-	int64_t		revision;		/* last one applied */
+	int64_t		revision;		/* last one applied; brokers go on from it */
 	int64_t		drain_until;	/* INT64_MAX: not draining */
 	int			retry_ms;
 	bool		registered;
+	bool		replaced;		/* another process has this one's id */
 	bool		draining;		/* told to drain */
 	bool		broker_drains;	/* the broker is draining this donor */
 	char		failure[512];	/* why the last request has failed; "": it has
@@ -433,7 +462,7 @@ request_succeeded(Control *c, bool drain)
 	if (!c->registered)
 	{
 		c->registered = true;
-		c->revision = 0;		/* nothing applied yet */
+		c->replaced = false;
 		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
 	}
 	else
@@ -462,11 +491,17 @@ request_failed(Control *c, int status)
 	}
 	if (c->registered && status == 409)
 	{
+		/* by a broker that has just started: who has leases comes before who has none */
+		c->registered = false;
+		c->replaced = true;
+		return true;
+	}
+	if (c->replaced && status == 409)
+	{
 		/* then nothing here is leased */
 		donor_apply_begin();
 		donor_apply_end();
 		rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(c->http));
-		c->registered = false;
 		return false;
 	}
 	if (!atomic_load(&stop_now))
@@ -500,7 +535,7 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		if (is_drained(&c))
 			break;
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
-			register_donor(c.http, opt, ep);
+			register_donor(c.http, opt, ep, c.revision, c.draining || c.broker_drains);
 		if (status == 200)
 			request_succeeded(&c, drain);
 		else if (!request_failed(&c, status))

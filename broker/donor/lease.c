@@ -41,6 +41,7 @@
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
 #include "common/clock.h"
+#include "common/text.h"
 #include "transport/peer.h"
 
 #include <pthread.h>
@@ -81,6 +82,7 @@ donor_lease_unref(RbpDonorLease *lease)
 	if (lease != NULL && atomic_fetch_sub(&lease->refs, 1) == 1)
 	{
 		explicit_bzero(lease->key, sizeof(lease->key));
+		json_decref(lease->about);
 		free(lease);
 	}
 }
@@ -310,8 +312,8 @@ donor_apply_begin(void)
 
 void
 donor_apply_lease(const char *id, const char *client,
-				  const uint8_t key[RBP_SECRET_LEN], int64_t deadline_ns,
-				  const uint32_t *regions, uint32_t nregions)
+				  const uint8_t key[RBP_SECRET_LEN], int64_t deadline_ns, json_t *about,
+				  const uint32_t *regions, const int64_t *revs, uint32_t nregions)
 {
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	RbpDonorLease *lease;
@@ -323,6 +325,8 @@ donor_apply_lease(const char *id, const char *client,
 	if (lease == NULL)
 		lease = add_lease(id, key, digest);
 	snprintf(lease->client, sizeof(lease->client), "%s", client);
+	json_decref(lease->about);
+	lease->about = json_incref(about);
 	if (memcmp(lease->key, key, RBP_SECRET_LEN) != 0)
 	{
 		/* it keeps its regions: donor_lease_has_key() ends connections */
@@ -339,8 +343,13 @@ donor_apply_lease(const char *id, const char *client,
 			pthread_cond_signal(&janitor_wake);
 		}
 		for (uint32_t i = 0; i < nregions; i++)
-			if (regions[i] < donor_nregions)
-				named[regions[i]] = lease;
+		{
+			if (regions[i] >= donor_nregions)
+				continue;
+			named[regions[i]] = lease;
+			if (revs != NULL)
+				donor_regions[regions[i]].rev = revs[i];
+		}
 	}
 	pthread_mutex_unlock(&donor_lock);
 }
@@ -427,6 +436,43 @@ donor_report_get(RbpDonorReport *report)
 	memcpy(report->regions, region_counts, sizeof(region_counts));
 	report->want_back = region_counts[DONOR_REGION_RELEASED] + reclaimable;
 	pthread_mutex_unlock(&donor_lock);
+}
+
+json_t *
+donor_report_leases(void)
+{
+	int64_t		now = rbp_boottime_ns();
+	json_t	   *list = json_array();
+	bool		done = list != NULL;
+
+	pthread_mutex_lock(&donor_lock);
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
+	{
+		int64_t		remaining = atomic_load(&lease->deadline_ns) - now;
+		char		key[2 * RBP_SECRET_LEN + 1];
+
+		lease->told = NULL;
+		if (lease->about == NULL || lease->nregions == 0 || remaining <= 0)
+			continue;
+		rbp_hex_encode(lease->key, RBP_SECRET_LEN, key);
+		lease->told = json_pack("{s:s, s:s, s:O, s:I, s:[], s:[]}", "lease", lease->id, "key", key, "about", lease->about,
+								"remaining_ms", (json_int_t) (remaining / 1000000), "regions", "revs");
+		explicit_bzero(key, sizeof(key));
+		done = done && json_array_append_new(list, lease->told) == 0;
+	}
+	for (uint32_t i = 0; done && i < donor_nregions; i++)
+	{
+		const RbpDonorLease *owner = atomic_load(&donor_regions[i].owner);
+
+		if (owner == NULL || owner->told == NULL)
+			continue;
+		done = json_array_append_new(json_object_get(owner->told, "regions"), json_integer(i)) == 0 &&
+			json_array_append_new(json_object_get(owner->told, "revs"), json_integer(donor_regions[i].rev)) == 0;
+	}
+	pthread_mutex_unlock(&donor_lock);
+	if (!done)
+		rbp_die("out of memory");
+	return list;
 }
 
 void

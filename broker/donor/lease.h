@@ -53,6 +53,9 @@ struct RbpDonorLease
 	atomic_bool ended;
 	atomic_int	refs;			/* one for the table, one for each connection */
 	char		client[RBP_CLIENT_LEN]; /* whose it is; under donor_lock */
+	json_t	   *about;			/* what the broker said of it, for the next
+								 * one, or NULL; likewise */
+	json_t	   *told;			/* while donor_report_leases() runs; likewise */
 	bool		listed;			/* in the latest desired state; under
 								 * donor_lock */
 	bool		reported;		/* ended, and in the latest report; likewise */
@@ -146,13 +149,15 @@ extern void donor_region_leave(RbpDonorRegion *region);
 /*
  * Apply the state that the broker desires.  Between donor_apply_begin() and
  * donor_apply_end() name every live lease with its regions; all others are
- * fenced.  Called by the control thread only.
+ * fenced.  about, which the lease refers to from then on, and revs, the grants' revs, may
+ * be NULL: nothing is told to other brokers then, or what is known of them is as it was.
+ * Called by the control thread only.
  */
 extern void donor_apply_begin(void);
 extern void donor_apply_lease(const char *id, const char *client,
 							  const uint8_t key[RBP_SECRET_LEN],
-							  int64_t deadline_ns,
-							  const uint32_t *regions, uint32_t nregions);
+							  int64_t deadline_ns, json_t *about,
+							  const uint32_t *regions, const int64_t *revs, uint32_t nregions);
 extern void donor_apply_end(void);
 
 #define DONOR_REGION_STATES	(DONOR_REGION_RELEASED + 1)
@@ -167,6 +172,9 @@ typedef struct RbpDonorReport
 } RbpDonorReport;
 
 extern void donor_report_get(RbpDonorReport *report);
+
+/* What a broker that does not know them is to be told of all leases: an array of objects. */
+extern json_t *donor_report_leases(void);
 
 /*
  * The broker considers this region dirty: if it is not, report it clean again.

@@ -47,6 +47,7 @@ typedef struct RbpDonorRegion
 								 * memory any more; under donor_lock */
 	bool		clean_unreported;	/* clean, which heartbeats report until
 									 * the broker knows it */
+	int64_t		rev;			/* the grant's, as a broker has told it */
 	int			fd;				/* memfd, or -1 */
 	bool		huge;			/* from the pool of huge pages */
 	uint8_t    *base;			/* address in the donor */

@@ -346,7 +346,7 @@ name_lease(uint32_t number, int64_t ns_from_now, uint32_t mask)
 	for (uint32_t i = 0; i < NREGIONS; i++)
 		if (mask & 1u << i)
 			regions[n++] = i;
-	donor_apply_lease(id, id, key, rbp_boottime_ns() + ns_from_now, regions, n);
+	donor_apply_lease(id, id, key, rbp_boottime_ns() + ns_from_now, NULL, regions, NULL, n);
 }
 
 /* As a heartbeat: tell what ended, so that it is forgotten. */
@@ -475,7 +475,7 @@ test_key(void)
 		if (i == 1)
 			key[1] ^= 1;
 		donor_apply_begin();
-		donor_apply_lease("lease-30", "c", key, rbp_boottime_ns() + 60 * SECOND, regions, 2);
+		donor_apply_lease("lease-30", "c", key, rbp_boottime_ns() + 60 * SECOND, NULL, regions, NULL, 2);
 		donor_apply_end();
 		ok(donor_lease_has_key(lease, number) == (i == 0), "a connection %s by the %s key",
 		   i == 0 ? "goes on" : "is over", i == 0 ? "same" : "former");
@@ -532,7 +532,7 @@ test_odd_words(void)
 
 	memset(key, 9, sizeof(key));
 	donor_apply_begin();
-	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, beyond, 3);
+	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, NULL, beyond, NULL, 3);
 	donor_apply_end();
 	check_state("beyond");
 	ok(owner_stamp(5) == 9, "regions that we do not have are passed over");
@@ -544,6 +544,56 @@ test_odd_words(void)
 	check_state("twice");
 	ok(owner_stamp(5) != 9 && owner_stamp(6) == 10, "a region that two leases name is the last one's");
 	settle("odd words");
+}
+
+/* Is it all that another broker is told?  Takes over wanted. */
+static bool
+tells(json_t *wanted)
+{
+	json_t	   *told = donor_report_leases();
+	size_t		i;
+	json_t	   *lease;
+	bool		same;
+
+	json_array_foreach(told, i, lease)
+	{
+		json_int_t	remaining = json_integer_value(json_object_get(lease, "remaining_ms"));
+
+		if (remaining > 50000 && remaining <= 60000)
+			json_object_del(lease, "remaining_ms");
+	}
+	same = json_equal(told, wanted);
+	json_decref(told);
+	json_decref(wanted);
+	return same;
+}
+
+static void
+test_told(void)
+{
+	const char *key_text = "0909090909090909090909090909090909090909090909090909090909090909";
+	const uint32_t regions[] = {6, 2};
+	const int64_t revs[] = {7, 5};
+	json_t	   *about = json_pack("{s:s}", "anything", "at all");
+	uint8_t		key[RBP_SECRET_LEN];
+
+	memset(key, 9, sizeof(key));
+	donor_apply_begin();
+	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, about, regions, revs, 2);
+	name_lease(10, 60 * SECOND, 0x1);
+	donor_apply_end();
+	ok(tells(json_pack("[{s:s, s:s, s:O, s:[i, i], s:[i, i]}]", "lease", "lease-9", "key", key_text, "about", about,
+					   "regions", 2, 6, "revs", 5, 7)),
+	   "another broker is told what this one has said of a lease, and nothing of one of which it said nothing");
+	donor_apply_begin();
+	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, about, regions, NULL, 1);
+	donor_apply_end();
+	ok(tells(json_pack("[{s:s, s:s, s:O, s:[i], s:[i]}]", "lease", "lease-9", "key", key_text, "about", about,
+					   "regions", 6, "revs", 7)),
+	   "revs that are not said again are as they were, and what was fenced is not told");
+	json_decref(about);
+	settle("told");
+	ok(tells(json_array()), "nor is a lease that has ended");
 }
 
 /*
@@ -993,6 +1043,7 @@ main(void)
 	test_key();
 	test_many_leases();
 	test_odd_words();
+	test_told();
 	test_end_while_granted();
 	test_withdrawn_first();
 	test_slow_device();

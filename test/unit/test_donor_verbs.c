@@ -227,7 +227,7 @@ apply(void)
 		if (!rbp_donor_key(plans[p].cred.secret, ep.donor, key))
 			abort();
 		donor_apply_lease(plans[p].cred.lease, plans[p].cred.lease, key,
-						  plans[p].deadline_ns, regions, n);
+						  plans[p].deadline_ns, NULL, regions, NULL, n);
 	}
 	donor_apply_end();
 }
