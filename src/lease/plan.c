@@ -589,6 +589,24 @@ rbp_lease_new_body(const char *client, const char *instance,
 						  "keep_ms", (json_int_t) wishes->keep_ms));
 }
 
+/* The donors that the lease has regions of, which are sorted by donor.  NULL if there is no memory. */
+static json_t *
+donor_names(const RbpLease *lease)
+{
+	json_t	   *names = json_array();
+
+	for (int i = 0; i < lease->nregions && names != NULL; i++)
+	{
+		if ((i == 0 || strcmp(lease->regions[i].donor, lease->regions[i - 1].donor) != 0) &&
+			json_array_append_new(names, json_string(lease->regions[i].donor)) != 0)
+		{
+			json_decref(names);
+			names = NULL;
+		}
+	}
+	return names;
+}
+
 char *
 rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 					 const RbpRegionGrant *released, int n)
@@ -609,7 +627,7 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
 	if (wishes->new_secret != NULL)
 		rbp_hex_encode(wishes->new_secret, RBP_SECRET_LEN, new_secret);
-	text = dump(json_pack("{s:s, s:s*, s:s*, s:s*, s:I, s:I, s:I, s:I, s:o}",
+	text = dump(json_pack("{s:s, s:s*, s:s*, s:s*, s:I, s:I, s:I, s:I, s:o*, s:o}",
 						  "secret", secret,
 						  "new_secret", wishes->new_secret != NULL ? new_secret : NULL,
 						  "client", wishes->client,
@@ -618,6 +636,7 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 						  "ahead", (json_int_t) wishes->ahead,
 						  "ttl_ms", (json_int_t) wishes->ttl_ms,
 						  "keep_ms", (json_int_t) wishes->keep_ms,
+						  "donors", wishes->insists != NULL ? donor_names(wishes->insists) : NULL,
 						  "release", list));
 	explicit_bzero(secret, sizeof(secret));
 	explicit_bzero(new_secret, sizeof(new_secret));

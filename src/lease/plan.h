@@ -37,9 +37,13 @@ typedef struct RbpLeaseWishes
 	int64_t		keep_ms;		/* how long it is kept after that, lapsed */
 	const unsigned char *new_secret;	/* renewals only: replaces the secret;
 										 * NULL: it stays */
-	const char *client;			/* with new_secret: who has the lease from
-								 * then on; else NULL */
-	const char *instance;		/* likewise */
+	const char *client;			/* renewals only: who has the lease */
+	const char *instance;		/* with new_secret: likewise, from then on;
+								 * else NULL */
+	const struct RbpLease *insists; /* renewals only: a broker that does not
+									 * know the lease is to wait for the
+									 * donors of these regions; NULL: for as
+									 * long as it likes */
 } RbpLeaseWishes;
 
 /*

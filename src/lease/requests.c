@@ -224,6 +224,9 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
+/* For the wishes: there is nothing to insist on. */
+static const RbpLease no_regions = {0};
+
 /* Renew the lease, and report how much is wanted and what was released. */
 static RbpLeaseOutcome
 renew(RbpHeldLease *h, uint64 wanted)
@@ -238,12 +241,20 @@ renew(RbpHeldLease *h, uint64 wanted)
 	int			reported = Min(h->nreleased, MAX_RELEASED);
 
 	wished.ahead = rbp_lease_ahead(h);
+	wished.client = rbp_lease_client;
+
+	/*
+	 * A broker that does not know the lease learns of it from its donors.
+	 * While there is time, it is to wait for all of them; then we take what
+	 * is there.
+	 */
+	if (h->in_use)
+		wished.insists = h->deadline - sent_ns > h->lease->ttl_ms * NANOS_PER_MS / 2 ? h->lease : &no_regions;
 	if (h->changes_secret)
 	{
 		if (!rbp_lease_instance(instance))
 			return request_failed(h, FAILED_NETWORK, "no random numbers");
 		wished.new_secret = h->new_secret;
-		wished.client = rbp_lease_client;
 		wished.instance = instance;
 	}
 	body = rbp_lease_renew_body(&h->lease->cred, &wished, h->released, reported);
