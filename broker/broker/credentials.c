@@ -29,7 +29,7 @@ static RbpAcceptedList accepted;	/* protected by lock */
  * The file of all comes last: without it, all are made again.
  */
 static void
-make_all(const char *state, const char *pin)
+make_all(const char *prefix, const char *pin)
 {
 	static const char *const places[RBP_ROLES] = {
 		[RBP_ROLE_SERVER] = "servers, as remote_bp.token_file",
@@ -45,7 +45,7 @@ make_all(const char *state, const char *pin)
 		char	   *path;
 
 		rbp_credentials_add(&fresh, (RbpRole) role, "*", pin, token);
-		if (asprintf(&path, "%s.%s.token", state, rbp_role_names[role]) < 0)
+		if (asprintf(&path, "%s.%s.token", prefix, rbp_role_names[role]) < 0)
 			rbp_die("out of memory");
 		strcat(token, "\n");
 		if (!rbp_secret_file_write(path, token))
@@ -66,16 +66,16 @@ log_accepted(void)
 }
 
 void
-broker_credentials_open(const char *path, const char *state, const char *pin)
+broker_credentials_open(const char *path, const char *prefix, const char *pin)
 {
 	char		why[RBP_CREDENTIALS_WHY_LEN];
 	char	   *beside = NULL;
 
-	if (path == NULL && asprintf(&beside, "%s" RBP_CREDENTIALS_SUFFIX, state) < 0)
+	if (path == NULL && asprintf(&beside, "%s" RBP_CREDENTIALS_SUFFIX, prefix) < 0)
 		rbp_die("out of memory");
 	file = path != NULL ? path : beside;
 	if (path == NULL && access(file, F_OK) != 0 && errno == ENOENT)
-		make_all(state, pin);
+		make_all(prefix, pin);
 	if (!rbp_credentials_read(&accepted, file, why))
 		rbp_die("cannot use credentials file \"%s\": %s", file, why);
 	log_accepted();

@@ -16,11 +16,11 @@
 
 /*
  * Accept those of the file, and nobody without one.  With path NULL, they are
- * in a file beside the state file, which is made, with a credential of each
+ * in a file whose name begins with prefix, which is made, with a credential of each
  * role and that pin, if it is not there.  Dies with a message if they cannot be
  * had.
  */
-extern void broker_credentials_open(const char *path, const char *state, const char *pin);
+extern void broker_credentials_open(const char *path, const char *prefix, const char *pin);
 
 /*
  * Read the file again, if there is one.  If it cannot be used, which is logged,

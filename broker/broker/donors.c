@@ -20,6 +20,7 @@
 #include "broker/broker/schema.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
+#include "broker/broker/told.h"
 #include "broker/common/log.h"
 #include "common/limits.h"
 #include "common/text.h"
@@ -111,6 +112,8 @@ broker_donors_lose(int64_t donor)
  * was heard of lately, and the new one does not listen in its place.  No two
  * processes have the same port in a network namespace, which is what instances
  * have before their slash.  Without a slash that is unknown, and matches any.
+ * With a broker that has run for ?2 ms, a process that waited for another one to leave may
+ * have come first: the one that has leases is not kept out by one that has none.
  */
 static const char *const living_namesake =
 "SELECT host || iif(port > 0, ':' || port, '')"
@@ -120,68 +123,84 @@ static const char *const living_namesake =
 "   FROM (SELECT ?1 AS b))"
 " WHERE id = b ->> 'id' AND instance <> b ->> 'instance' AND silent_ms < donor_timeout_ms"
 "  AND NOT (host = b ->> 'host' AND port = ifnull(b ->> 'port', 0) AND port > 0"
-"   AND ifnull(place = new_place, 1))";
+"   AND ifnull(place = new_place, 1))"
+"  AND NOT (?2 < donor_timeout_ms AND leased = 0 AND ifnull(json_array_length(b, '$.leases'), 0) > 0)";
 
-/*
- * A process that the broker does not know registers under this id: remove the
- * one before it, with its regions.  False if there are too many donors, with *error.
- */
+/* Make room for another donor.  False if there is none, with *error. */
 static bool
-replace_process(const char *id, BrokerReply *error)
+may_join(BrokerReply *error)
 {
-	int64_t		before = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
-
-	if (before == 0)
-		return broker_http_may_hold("donors", broker_get("SELECT count(*) + 1 FROM donor"), BROKER_MAX_DONORS,
-									broker_get("SELECT count(*) + 1 FROM donor WHERE id = ?1"
-											   " OR (id >= ?1 || ':' AND id < ?1 || ';')", TEXT(broker_http_caller())),
-									error);
-
-	/* its leases are gone, its memory is new */
-	rbp_log(RBP_LOG_INFO, "donor %s is a new process; %d regions leave their leases",
-			id, broker_donors_lose(before));
-	broker_run("DELETE FROM donor WHERE key = ?1", INT(before));
-	return true;
+	return broker_http_may_hold("donors", broker_get("SELECT count(*) + 1 FROM donor"), BROKER_MAX_DONORS,
+								broker_get("SELECT count(*) + 1 FROM donor WHERE id = ?1"
+										   " OR (id >= ?1 || ':' AND id < ?1 || ';')", TEXT(broker_http_caller())),
+								error);
 }
 
 /*
- * If the process is known, only its address and grace time change.  (Without WHERE
+ * If the process is known, and tells of no leases, only its address and grace time change.  Its
+ * revisions go on from what it has applied of another broker, and from ?2.  (Without WHERE
  * true, SQLite takes ON for that of a join.)
  */
 static const char *const put_donor =
-"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms)"
+"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms, draining, revision)"
 " SELECT b ->> 'id', b ->> 'instance', json_patch(json_object('id', b ->> 'id',"
 "   'host', b ->> 'host', 'port', ifnull(b ->> 'port', 0), 'transports', json(b -> 'transports'),"
 "   'shm_name', ifnull(b ->> 'shm_name', ''), 'boot_id', ifnull(b ->> 'boot_id', '')),"
 "  json_object('rdma_host', nullif(b ->> 'rdma_host', ''), 'rdma_port', nullif(b ->> 'rdma_port', 0))),"
-"  b ->> 'region_size', b ->> 'regions', ifnull(b ->> 'grace_ms', 10000)"
-" FROM (SELECT ?1 AS b) WHERE true"
+"  b ->> 'region_size', b ->> 'regions', ifnull(b ->> 'grace_ms', 10000), ifnull(b ->> 'draining', 0),"
+"  max(ifnull(b ->> 'revision', 0), ?2) + 1"
+" FROM (SELECT json_remove(?1, '$.leases', '$.clean') AS b) WHERE true"
 " ON CONFLICT (id) DO UPDATE SET address = excluded.address, grace_ms = excluded.grace_ms";
 
-/* The regions of a new process.  All are clean, unless it says which are. */
+/* The regions of which it told nothing.  All are clean, unless it says which are. */
 static const char *const put_regions =
 "WITH RECURSIVE n (number) AS"
 "  (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < ?2 - 1)"
-" INSERT INTO region (donor, number, used, rev)"
+" INSERT OR IGNORE INTO region (donor, number, used, rev)"
 " SELECT key, number, ?3 IS NOT NULL AND number NOT IN (SELECT value FROM json_each(?3)), revision"
 " FROM n, donor WHERE id = ?1";
+
+/*
+ * What a donor tells when it registers replaces all that was known of it.  Returns the revision
+ * above which it goes on.
+ */
+static int64_t
+forget(int64_t donor, const json_t *body)
+{
+	const char *id = text_of(body, "id");
+	int64_t		revision = broker_get("SELECT revision FROM donor WHERE key = ?1 AND instance = ?2",
+									  INT(donor), TEXT(text_of(body, "instance")));
+
+	if (revision != 0)
+		broker_run("UPDATE region SET lease = NULL WHERE donor = ?1 AND lease IS NOT NULL", INT(donor));
+	else if (donor != 0)
+		/* its leases are gone, its memory is new */
+		rbp_log(RBP_LOG_INFO, "donor %s is a new process; %d regions leave their leases",
+				id, broker_donors_lose(donor));
+	broker_run("DELETE FROM donor WHERE key = ?1", INT(donor));
+	return revision;
+}
 
 BrokerReply
 broker_donors_register(const char *path_id, const json_t *body)
 {
 	const json_t *clean = json_object_get(body, "clean");
+	const json_t *leases = json_object_get(body, "leases");
 	const char *fault = fault_of_registration(body);
 	const char *id = text_of(body, "id");
 	BrokerReply error;
-	int64_t		known[3];		/* key, regions, their size */
+	int64_t		known[4] = {0}; /* key, and whether it is another process, or
+								 * has other regions, or has applied more
+								 * since this request was written */
+	int64_t		donor;
+	int64_t		revision;
 	char	   *living;
-	bool		fresh;
 
 	if (fault != NULL)
 		return broker_reply_error(400, "%s", fault);
-	if (!check_clean(clean, int_of(body, "regions"), &error))
+	if (!check_clean(clean, int_of(body, "regions"), &error) || !broker_told_check(body, &error))
 		return error;
-	living = broker_get_text(living_namesake, JSON(body));
+	living = broker_get_text(living_namesake, JSON(body), INT(broker_now() - broker.learns_since));
 	if (living != NULL)
 	{
 		rbp_log_repeated(RBP_LOG_WARNING, "refused another process as donor %s, which is alive at %s",
@@ -191,22 +210,30 @@ broker_donors_register(const char *path_id, const json_t *body)
 		free(living);
 		return error;
 	}
-	fresh = !broker_get_all(known, "SELECT key, regions, region_size FROM donor"
-							" WHERE id = ?1 AND instance = ?2", TEXT(id), TEXT(text_of(body, "instance")));
-	if (fresh && !replace_process(id, &error))
+	broker_get_all(known, "SELECT key, instance <> ?2, regions <> ?3 OR region_size <> ?4, applied > ?5"
+				   " FROM donor d JOIN donor_seen s ON s.donor = d.key WHERE id = ?1",
+				   TEXT(id), TEXT(text_of(body, "instance")), INT(int_of(body, "regions")),
+				   INT(int_of(body, "region_size")), INT(int_of(body, "revision")));
+	if (known[0] == 0 && !may_join(&error))
 		return error;
-	if (!fresh && (known[1] != int_of(body, "regions") || known[2] != int_of(body, "region_size")))
+	if (known[0] != 0 && !known[1] && known[2])
 		return broker_reply_error(409, "the regions of an instance cannot change");
 
-	broker_run(put_donor, JSON(body));
-	if (fresh)
+	if (known[0] == 0 || known[1] || (leases != NULL && !known[3]))
 	{
+		revision = forget(known[0], body);
+		broker_run(put_donor, JSON(body), INT(revision));
+		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
+		broker_told_adopt(donor, leases);
 		broker_run(put_regions, TEXT(id), INT(int_of(body, "regions")), JSON(clean));
+		broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1", INT(donor), INT(int_of(body, "revision")));
 		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s", id,
 				(int) int_of(body, "regions"),
 				(long long) (int_of(body, "region_size") / REGION_UNIT), text_of(body, "host"));
 	}
-	broker_run("UPDATE donor_seen SET heard = 1, last_heard = now_ms()"
+	else
+		broker_run(put_donor, JSON(body), INT(0));
+	broker_run("UPDATE donor_seen SET last_heard = now_ms()"
 			   " WHERE donor = (SELECT key FROM donor WHERE id = ?1)", TEXT(id));
 	broker.counters[REGISTRATIONS]++;
 	return broker_reply(200, broker_get_text("SELECT json_object('revision', revision)"
@@ -246,6 +273,7 @@ apply_report(int64_t donor, const char *id, const json_t *body)
 	const json_t *clean = json_object_get(body, "clean");
 	int64_t		revision = int_of(body, "revision");
 	int			lost = 0;
+	int			cleaned = 0;
 
 	if (json_array_size(ended) > 0)
 		lost = broker_run("UPDATE region SET lease = NULL, used = number NOT IN (SELECT value FROM json_each(?4))"
@@ -256,11 +284,13 @@ apply_report(int64_t donor, const char *id, const json_t *body)
 		rbp_log(RBP_LOG_INFO, "donor %s ended leases by its own clock: %d region%s", id, lost, RBP_PLURAL(lost));
 	broker.counters[REGIONS_LOST] += lost;
 	if (json_array_size(clean) > 0)
-		broker.counters[REGIONS_CLEANED] +=
-			broker_run("UPDATE region SET used = 0"
-					   " WHERE donor = ?1 AND rev <= ?2 AND lease IS NULL AND used = 1"
-					   "  AND number IN (SELECT value FROM json_each(?3))",
-					   INT(donor), INT(revision), JSON(clean));
+		cleaned = broker_run("UPDATE region SET used = 0"
+							 " WHERE donor = ?1 AND rev <= ?2 AND lease IS NULL AND used = 1"
+							 "  AND number IN (SELECT value FROM json_each(?3))",
+							 INT(donor), INT(revision), JSON(clean));
+	broker.counters[REGIONS_CLEANED] += cleaned;
+	/* a grant may be waiting for this */
+	broker.wake |= cleaned > 0;
 }
 
 static void
@@ -273,7 +303,7 @@ set_draining(int64_t donor, const char *id, bool draining)
 
 /* Whatever else is a number is kept to be shown. */
 static const char *const put_seen =
-"UPDATE donor_seen SET heard = 1, last_heard = now_ms(),"
+"UPDATE donor_seen SET last_heard = now_ms(),"
 " want_back = min(ifnull(?2 ->> 'want_back', 0), regions),"
 " stats = (SELECT json_group_object(key, value)"
 "  FROM (SELECT key, value FROM json_each(?2) WHERE type IN ('integer', 'real')"
@@ -296,8 +326,8 @@ apply_news(int64_t donor, const json_t *body)
 {
 	broker.counters[HEARTBEATS]++;
 
-	/* a grant may be waiting for this */
-	if (broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1 AND applied <> ?2"
+	/* likewise; a late request does not undo it */
+	if (broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1 AND applied < ?2"
 				   " AND ?2 <= (SELECT revision FROM donor WHERE key = ?1)",
 				   INT(donor), INT(int_of(body, "revision"))) > 0)
 		broker.wake = true;
@@ -306,12 +336,19 @@ apply_news(int64_t donor, const json_t *body)
 	broker_reclaim_update(donor);
 }
 
-/* The answer to a heartbeat: all that the donor has to serve. */
+/*
+ * The answer to a heartbeat: all that the donor has to serve, and what it is to tell of that
+ * when it registers.  revs are in the order of regions, and told when something has changed.
+ */
 static const char *const desired_state =
 "SELECT json_object('revision', revision, 'leases',"
-"  (SELECT json_group_array(json_object('lease', l.id, 'key', donor_key(secret, d.id), 'client', client,"
+"  (SELECT json_group_array(json_object('lease', l.id, 'key', coalesce(told_key, donor_key(secret, d.id)), 'client', client,"
+"    'about', json_object('client', client, 'instance', instance, 'purpose', purpose, 'wanted', wanted,"
+"     'ttl_ms', ttl_ms, 'keep_ms', ends - deadline, 'created', created),"
 "    'ttl_ms', max(ends - now_ms(), 0), 'regions',"
-"     (SELECT json_group_array(number) FROM region r WHERE r.lease = l.key AND r.donor = h.donor)))"
+"     (SELECT json_group_array(number) FROM region r INDEXED BY region_leased WHERE r.lease = l.key AND r.donor = h.donor),"
+"    'revs', iif(d.revision = ?2, NULL,"
+"     (SELECT json_group_array(rev) FROM region r INDEXED BY region_leased WHERE r.lease = l.key AND r.donor = h.donor))))"
 "   FROM holding h JOIN lease_now l ON l.key = h.lease WHERE h.donor = d.key),"
 " 'dirty',"
 "  (SELECT json_group_array(number) FROM region r INDEXED BY region_idle"
@@ -339,7 +376,7 @@ check_heartbeat(int64_t donor, const json_t *body, BrokerReply *error)
  * over, since a donor learns of renewals by these answers alone.
  */
 static BrokerReply
-answer_heartbeat(int64_t donor, const char *id, const json_t *body, int status)
+answer_heartbeat(int64_t donor, const char *id, const json_t *body)
 {
 	int64_t		revision = int_of(body, "revision");
 	BrokerReply error;
@@ -355,29 +392,21 @@ answer_heartbeat(int64_t donor, const char *id, const json_t *body, int status)
 		if (donor == 0)
 			return error;
 	}
-	return broker_reply(status, broker_get_text(desired_state, INT(donor)));
+	return broker_reply(200, broker_get_text(desired_state, INT(donor), INT(revision)));
 }
 
-/*
- * While the disk is full, the donor's leases go on.  What it reports does not count
- * then, and is reported again.
- */
 BrokerReply
 broker_donors_heartbeat(const char *id, const json_t *body)
 {
-	bool		saved = !broker.full;
 	BrokerReply error;
 	int64_t		donor = find_instance(id, body, &error);
 
 	if (donor == 0 || !check_heartbeat(donor, body, &error))
 		return error;
-	if (saved)
-	{
-		apply_report(donor, id, body);
-		apply_settings(donor, id, body);
-	}
+	apply_report(donor, id, body);
+	apply_settings(donor, id, body);
 	apply_news(donor, body);
-	return answer_heartbeat(donor, id, body, saved ? 200 : 202);
+	return answer_heartbeat(donor, id, body);
 }
 
 /*
@@ -446,7 +475,7 @@ static const char *const donor_list =
 " '$.free', regions - leased - dirty, '$.dirty', dirty, '$.want_back', want_back,"
 " '$.reclaiming', (SELECT ifnull(sum(asked), 0) FROM holding h WHERE h.donor = key),"
 " '$.revision', revision, '$.applied', applied, '$.grace_ms', grace_ms,"
-" '$.heard_ms', iif(heard, silent_ms, NULL), '$.stats', json(stats))))"
+" '$.heard_ms', silent_ms, '$.stats', json(stats))))"
 " FROM (SELECT * FROM donor_now ORDER BY id)";
 
 BrokerReply

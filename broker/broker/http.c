@@ -163,8 +163,8 @@ check_member(const json_t *value, const BrokerMember *member, BrokerReply *error
 	return wanted[0] == '\0';
 }
 
-static bool
-check_body(const json_t *body, const BrokerMember *members, BrokerReply *error)
+bool
+broker_check_members(const json_t *body, const BrokerMember *members, BrokerReply *error)
 {
 	for (const BrokerMember *member = members; member->key != NULL; member++)
 	{
@@ -516,29 +516,20 @@ static BrokerReply
 call_handler(const Request *request, const json_t *body)
 {
 	const BrokerRoute *route = request->route;
+	BrokerReply reply;
+	char	   *foreign;
 
 	if (route->kind == ROUTE_PROBE || route->kind == ROUTE_UNLOCKED)
 		return route->handler(request->id, body);
 
-	/* what cannot be saved may still be answered as on a full disk */
-	for (int tries = 0; tries < 2; tries++)
-	{
-		BrokerReply reply = {0};
-		char	   *foreign;
-
-		broker_begin();
-		handled = request;
-		foreign = foreign_to(request, body);
-		if (foreign != NULL)
-			reply = forbid(request->connection, route, &request->who, foreign);
-		else if (!broker.full || route->when_full)
-			reply = route->handler(request->id, body);
-		free(foreign);
-		if (broker_end() && reply.status != 0)
-			return reply;
-		free(reply.text);
-	}
-	return broker_reply_error(503, "the broker cannot write its state file now; its log says why");
+	broker_begin();
+	handled = request;
+	foreign = foreign_to(request, body);
+	reply = foreign != NULL ? forbid(request->connection, route, &request->who, foreign) :
+		route->handler(request->id, body);
+	free(foreign);
+	broker_end();
+	return reply;
 }
 
 /* Wait until no other request with this id is served. */
@@ -593,7 +584,7 @@ run_request(Request *request)
 								  why.text, why.line, why.column);
 	if (!json_is_object(body))
 		reply = broker_reply_error(400, "the body must be a JSON object");
-	else if (check_body(body, request->route->body, &reply))
+	else if (broker_check_members(body, request->route->body, &reply))
 		reply = call_handler(request, body);
 	json_decref(body);
 	return reply;

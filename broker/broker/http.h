@@ -49,6 +49,9 @@ typedef struct BrokerMember
 	int64_t		most;
 } BrokerMember;
 
+/* Are these the object's fields?  If not, or if it is none, *error says why. */
+extern bool broker_check_members(const json_t *body, const BrokerMember *members, BrokerReply *error);
+
 typedef BrokerReply (*BrokerHandler) (const char *id, const json_t *body);
 
 /*
@@ -75,9 +78,6 @@ typedef struct BrokerRoute
 		ROUTE_UNLOCKED			/* the handler takes broker.lock by itself */
 	}			kind;
 	BrokerHandler handler;
-	bool		when_full;		/* called, too, while the disk is full
-								 * (broker.full): then it changes nothing
-								 * there; else 503 */
 } BrokerRoute;
 
 /* The name of the credential that the request has, for its handler; "": it needs none. */

@@ -13,6 +13,7 @@
 #include "broker/broker/share.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
+#include "broker/broker/told.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
 #include "common/limits.h"
@@ -31,13 +32,16 @@
  */
 #define ALIVE_MS		10000
 
+#define REVOKED			"was revoked"
+
 int
 broker_leases_end(int64_t lease, const char *how)
 {
 	int64_t		regions = broker_get("SELECT sum(regions) FROM holding WHERE lease = ?1", INT(lease));
 
-	broker_run("INSERT INTO ended (id, how) SELECT id, ?2 FROM lease WHERE key = ?1",
-			   INT(lease), TEXT(how));
+	/* of one that is told of, only what is true of all that is told */
+	broker_run("INSERT OR REPLACE INTO ended (id, how) SELECT id, ?2 FROM lease"
+			   " WHERE key = ?1 AND (key > 0 OR ?2 = '" REVOKED "')", INT(lease), TEXT(how));
 	broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
 	return (int) regions;
 }
@@ -61,11 +65,11 @@ no_lease(const char *id)
 	return reply;
 }
 
-/* The live lease of this id; 0 if there is none, with *error. */
+/* The lease of this id that its holder has shown to be his; 0 if there is none, with *error. */
 static int64_t
 find(const char *id, BrokerReply *error)
 {
-	int64_t		lease = broker_get("SELECT key FROM lease WHERE id = ?1", TEXT(id));
+	int64_t		lease = broker_get("SELECT key FROM lease WHERE id = ?1 AND key > 0", TEXT(id));
 
 	if (lease == 0)
 		*error = no_lease(id);
@@ -82,17 +86,43 @@ is_secret(const json_t *told, const char *secret)
 }
 
 /*
- * Likewise, if the body has its secret.  Who repeats a change of the secret, because the
- * answer was lost, has the former one and the current one.
+ * A lease that is not known here, or that donors tell of.  needs_all: not before all donors
+ * are here that may tell of it.  Who names none takes what there is, but it may be too early
+ * to say that there is nothing.
  */
 static int64_t
-find_held(const char *id, const json_t *body, BrokerReply *error)
+find_told(const char *id, const json_t *body, bool needs_all, BrokerReply *error)
+{
+	bool		enough = broker_told_enough(body);
+	bool		early = !broker_told_settled() && json_array_size(json_object_get(body, "donors")) == 0;
+	bool		ended = strlen(id) != RBP_UUID_LEN - 1 ||
+	broker_get("SELECT EXISTS (SELECT 1 FROM ended WHERE id = ?1 AND how <> '" BROKER_HAS_EXPIRED "')", TEXT(id)) != 0;
+	int64_t		lease = enough || !needs_all ? broker_told_prove(id, body) : 0;
+
+	if (lease == 0 && !ended && (!enough || early))
+		*error = broker_reply_error(503, "the broker does not know yet which regions the lease has: donors are missing");
+	else if (lease == 0 && broker_get("SELECT EXISTS (SELECT 1 FROM lease WHERE id = ?1)", TEXT(id)))
+		*error = broker_reply_error(403, "the secret is wrong");
+	else if (lease == 0)
+		*error = no_lease(id);
+	return lease;
+}
+
+/*
+ * The lease of this id, if the body has its secret.  Who repeats a change of the secret,
+ * because the answer was lost, has the former one and the current one.
+ */
+static int64_t
+find_held(const char *id, const json_t *body, bool needs_all, BrokerReply *error)
 {
 	int64_t		lease = find(id, error);
 	char	   *secret;
 
 	if (lease == 0)
-		return 0;
+	{
+		free(error->text);
+		return find_told(id, body, needs_all, error);
+	}
 	secret = broker_get_text("SELECT secret FROM lease WHERE key = ?1", INT(lease));
 	if (!is_secret(json_object_get(body, "secret"), secret) &&
 		!is_secret(json_object_get(body, "new_secret"), secret))
@@ -104,15 +134,16 @@ find_held(const char *id, const json_t *body, BrokerReply *error)
 	return lease;
 }
 
-/* "lease object" of the protocol */
+/* "lease object" of the protocol: with regions that their donors serve */
 static const char *const lease_object =
 "SELECT json_object('lease', id, 'secret', secret, 'client', client, 'purpose', purpose,"
 " 'ttl_ms', ttl_ms, 'keep_ms', keep_ms, 'bytes', bytes, 'wanted', wanted, 'namesakes',"
 "  (SELECT count(*) FROM lease o WHERE o.client = l.client"
-"    AND o.purpose = l.purpose AND o.machine <> l.machine),"
+"    AND o.purpose = l.purpose AND o.machine <> l.machine AND o.key > 0),"
 " 'regions',"
 "  (SELECT json_group_array(json_object('donor', d.id, 'region', number, 'bytes', region_size, 'rev', rev))"
-"   FROM region r JOIN donor d ON d.key = r.donor WHERE r.lease = l.key),"
+"   FROM region r JOIN donor d ON d.key = r.donor JOIN donor_seen s ON s.donor = r.donor"
+"   WHERE r.lease = l.key AND rev <= applied),"
 " 'donors',"
 "  (SELECT json_group_array(json(address))"
 "   FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = l.key),"
@@ -156,8 +187,9 @@ applied_by_donors(int64_t lease, Awaited awaited)
 
 /*
  * After a grant, or a new secret: wait until the donors know of it, and for
- * AWAIT_CLEAN, grant what they clean meanwhile.  Then tell the holder, or that the
- * lease has ended while we waited.
+ * AWAIT_CLEAN, grant what they clean meanwhile.  What was granted by a donor that does
+ * not know of it then is taken back: nobody is promised what no donor has promised.
+ * Then tell the holder, or that the lease has ended while we waited.
  */
 static BrokerReply
 settle(const char *id, Awaited awaited, int status)
@@ -165,6 +197,7 @@ settle(const char *id, Awaited awaited, int status)
 	int64_t		deadline = broker_now() + SETTLE_MS;
 	bool		wait_clean = awaited == AWAIT_CLEAN;
 	int64_t		lease;
+	int			taken;
 	BrokerReply reply;
 
 	while ((lease = find(id, &reply)) != 0)
@@ -173,9 +206,17 @@ settle(const char *id, Awaited awaited, int status)
 			broker_share_grant(lease, 0);
 		if ((applied_by_donors(lease, awaited) && !(wait_clean && broker_share_more_coming(lease))) ||
 			!broker_wait(deadline))
-			return tell(lease, status);
+			break;
 	}
-	return reply;
+	if (lease == 0)
+		return reply;
+	taken = broker_run("UPDATE region SET lease = NULL WHERE lease = ?1"
+					   " AND rev > (SELECT applied FROM donor_seen s WHERE s.donor = region.donor)", INT(lease));
+	broker.counters[REGIONS_TAKEN] += taken;
+	if (taken > 0)
+		broker_log(RBP_LOG_WARNING, "SELECT format('lease %s: %d regions are taken back, since their donors did not answer in time',"
+				   "  id, ?2) FROM lease WHERE key = ?1", INT(lease), INT(taken));
+	return tell(lease, status);
 }
 
 /*
@@ -189,7 +230,8 @@ take_over(int64_t lease)
 	int64_t		old[2] = {INT64_MAX};	/* a lease, and whether it is a
 										 * clone's */
 
-	while (broker_get_all(old, "SELECT o.key, o.machine <> l.machine AND now_ms() - (o.deadline - o.ttl_ms) < ?3"
+	/* when one that is told of was renewed is not known */
+	while (broker_get_all(old, "SELECT o.key, o.machine <> l.machine AND (o.key < 0 OR now_ms() - (o.deadline - o.ttl_ms) < ?3)"
 						  " FROM lease l JOIN lease_now o ON o.client = l.client AND o.purpose = l.purpose"
 						  " WHERE l.key = ?1 AND o.instance <> l.instance AND o.key < ?2"
 						  " ORDER BY o.key DESC LIMIT 1", INT(lease), INT(old[0]), INT(ALIVE_MS)))
@@ -222,15 +264,15 @@ broker_leases_create(const char *path_id, const json_t *body)
 	rbp_random_bytes(bytes, sizeof(bytes));
 	rbp_hex_encode(bytes, sizeof(bytes), secret);
 
-	broker_run("INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, keep_ms, created)"
-			   " SELECT ?1, ?2, b ->> 'client', b ->> 'instance', b ->> 'purpose',"
+	broker_run("INSERT INTO lease (key, id, secret, client, instance, purpose, wanted, ttl_ms, keep_ms, created)"
+			   " SELECT (SELECT max(0, ifnull(max(key), 0)) + 1 FROM lease), ?1, ?2, b ->> 'client', b ->> 'instance', b ->> 'purpose',"
 			   "  b ->> 'bytes', b ->> 'ttl_ms', ifnull(b ->> 'keep_ms', 0), ?4 FROM (SELECT ?3 AS b)",
 			   TEXT(id), TEXT(secret), JSON(body), INT(time(NULL)));
 	lease = broker_get("SELECT key FROM lease WHERE id = ?1", TEXT(id));
 	take_over(lease);
-	if (!broker_http_may_hold("leases", broker_get("SELECT count(*) FROM lease"), BROKER_MAX_LEASES,
-							  broker_get("SELECT count(*) FROM lease WHERE client = ?1"
-										 " OR (client >= ?1 || '/' AND client < ?1 || '0')", TEXT(broker_http_caller())),
+	if (!broker_http_may_hold("leases", broker_get("SELECT count(*) FROM lease WHERE key > 0"), BROKER_MAX_LEASES,
+							  broker_get("SELECT count(*) FROM lease WHERE key > 0 AND (client = ?1"
+										 " OR (client >= ?1 || '/' AND client < ?1 || '0'))", TEXT(broker_http_caller())),
 							  &error))
 	{
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
@@ -262,6 +304,22 @@ check_release(const json_t *release, BrokerReply *error)
 	return true;
 }
 
+static bool
+check_donors(const json_t *names, BrokerReply *error)
+{
+	bool		good = json_array_size(names) <= BROKER_MAX_DONORS;
+	size_t		i;
+	json_t	   *name;
+
+	json_array_foreach(names, i, name)
+	{
+		good = good && json_is_string(name);
+	}
+	if (!good)
+		*error = broker_reply_error(400, "\"donors\" must list up to %d ids of donors", BROKER_MAX_DONORS);
+	return good;
+}
+
 /* As the broker writes secrets, and compares them. */
 static bool
 check_secret(const char *secret, BrokerReply *error)
@@ -289,17 +347,12 @@ broker_leases_renew(const char *id, const json_t *body)
 	int64_t		ahead;
 	BrokerReply error;
 
-	if (!check_release(release, &error) || !check_secret(new_secret, &error))
+	if (!check_release(release, &error) || !check_donors(json_object_get(body, "donors"), &error) ||
+		!check_secret(new_secret, &error))
 		return error;
-	lease = find_held(id, body, &error);
+	lease = find_held(id, body, true, &error);
 	if (lease == 0)
 		return error;
-	if (broker.full)
-	{
-		/* its size, regions, times and secret stay as they are */
-		prolong(lease);
-		return tell(lease, 202);
-	}
 	broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms),"
 			   "  keep_ms = ifnull(b ->> 'keep_ms', keep_ms), secret = ifnull(b ->> 'new_secret', secret),"
 			   "  client = ifnull(b ->> 'client', client), instance = ifnull(b ->> 'instance', instance)"
@@ -329,7 +382,7 @@ BrokerReply
 broker_leases_release(const char *id, const json_t *body)
 {
 	BrokerReply error;
-	int64_t		lease = find_held(id, body, &error);
+	int64_t		lease = find_held(id, body, false, &error);
 
 	if (lease == 0)
 		return error;
@@ -339,17 +392,23 @@ broker_leases_release(const char *id, const json_t *body)
 	return broker_reply(204, NULL);
 }
 
+/* All that is told of it, too */
 BrokerReply
 broker_leases_revoke(const char *id, const json_t *body)
 {
-	BrokerReply error;
-	int64_t		lease = find(id, &error);
-	int			regions;
+	BrokerReply error = no_lease(id);
+	int64_t		lease;
+	int			regions = 0;
+	bool		any = false;
 
-	if (lease == 0)
+	for (; (lease = broker_get("SELECT key FROM lease WHERE id = ?1 LIMIT 1", TEXT(id))) != 0; any = true)
+	{
+		log_lease(RBP_LOG_INFO, lease, "is revoked");
+		regions += broker_leases_end(lease, REVOKED);
+	}
+	if (!any)
 		return error;
-	log_lease(RBP_LOG_INFO, lease, "is revoked");
-	regions = broker_leases_end(lease, "was revoked");
+	free(error.text);
 	broker.counters[LEASES_REVOKED]++;
 	return broker_reply(200, broker_get_text("SELECT json_object('lease', ?1, 'regions', ?2)",
 											 TEXT(id), INT(regions)));

@@ -14,6 +14,7 @@
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
 #include "broker/broker/reclaim.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/share.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
@@ -26,6 +27,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
@@ -42,6 +44,7 @@
 #define REMIND_MS			(INT64_C(3600) * 1000)
 
 static RbpHostPort opt_listen;
+static const char *opt_dir;
 static const char *opt_state;
 static const char *opt_credentials;
 static const char *opt_tls_cert;
@@ -58,12 +61,14 @@ static const RbpOption options[] = {
 	"say whether the options are valid, then exit", NULL, false, 0, 0},
 	{"listen", RBP_OPT_ADDRESS, &opt_listen, "HOST:PORT",
 	"address to serve HTTP or HTTPS on; port 0: any", NULL, true, 0, 0},
+	{"dir", RBP_OPT_STRING, &opt_dir, "DIRECTORY",
+	"where credentials, certificate and key are made that are not given", NULL, false, 0, 0},
 	{"state", RBP_OPT_STRING, &opt_state, "FILE",
-	"SQLite file that keeps donors and leases", NULL, true, 0, 0},
+	"of versions up to 1.1: is not read; without --dir, other files are made beside it", NULL, false, 0, 0},
 	{"credentials", RBP_OPT_STRING, &opt_credentials, "FILE",
-	"file with the credentials to accept", "on loopback none, else a file beside the state", false, 0, 0},
+	"file with the credentials to accept", "on loopback none, else broker.credentials in --dir", false, 0, 0},
 	{"tls-cert", RBP_OPT_STRING, &opt_tls_cert, "FILE",
-	"certificate to serve HTTPS with, and those that lead to its CA", "with credentials, a file beside the state", false, 0, 0},
+	"certificate to serve HTTPS with, and those that lead to its CA", "with credentials, broker.crt in --dir", false, 0, 0},
 	{"tls-key", RBP_OPT_STRING, &opt_tls_key, "FILE",
 	"its private key", NULL, false, 0, 0},
 	{"insecure", RBP_OPT_FLAG, &opt_insecure, NULL,
@@ -79,7 +84,7 @@ static const RbpOption options[] = {
 static const RbpProgram program = {
 	.name = "remote_bp_broker",
 	.summary = "remote_bp_broker leases the memory of donors to PostgreSQL servers.",
-	.usage = "[--config FILE] --listen HOST:PORT --state FILE [OPTION]...",
+	.usage = "[--config FILE] --listen HOST:PORT [OPTION]...",
 	.options = options
 };
 
@@ -112,7 +117,7 @@ expire_leases(void)
 		broker_log(RBP_LOG_INFO, "SELECT format('lease %s of %s (%d regions) has expired', id, client,"
 				   "  (SELECT sum(regions) FROM holding WHERE lease = key))"
 				   " FROM lease WHERE key = ?1", INT(lease));
-		broker_leases_end(lease, "has expired");
+		broker_leases_end(lease, BROKER_HAS_EXPIRED);
 		broker.counters[LEASES_EXPIRED]++;
 	}
 }
@@ -164,15 +169,11 @@ tick(void)
 {
 	static int64_t planned = 0;
 
-	broker_try_full();
 	if (planned != 0 && broker_now() - planned > LATE_MS)
 		forgive(broker_now() - planned);
-	if (!broker.full)
-		expire_leases();
+	expire_leases();
 	broker_share_update();
 	broker_reclaim_update_all();
-	if (broker.full)
-		return planned = broker_now() + 1000;
 	broker_reclaim_take();
 	give_up_donors();
 	planned = broker_get("SELECT min(at) FROM (SELECT now_ms() + 1000 AS at"
@@ -190,7 +191,6 @@ ticker(void *arg)
 		int64_t		next = tick();
 		int64_t		soonest = broker_now() + TICK_PAUSE_MS;
 
-		/* What this tick could not save, the next one tries again. */
 		broker_end();
 		sd_notify(0, "WATCHDOG=1");
 		broker_connections_sweep();
@@ -227,6 +227,19 @@ raise_file_limit(void)
 	}
 }
 
+/* What the names of files begin with that the broker makes for itself. */
+static const char *
+made_files(void)
+{
+	char	   *prefix = NULL;
+
+	if (opt_dir == NULL && opt_state == NULL)
+		rbp_option_error(&program, "dir", "it is needed, or else --credentials, with --tls-cert and --tls-key, or --insecure");
+	if (opt_dir != NULL && asprintf(&prefix, "%s/broker", opt_dir) < 0)
+		rbp_die("out of memory");
+	return prefix != NULL ? prefix : opt_state;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -253,14 +266,17 @@ main(int argc, char **argv)
 	signals = rbp_signals_init();
 	raise_file_limit();
 
-	broker_state_open(opt_state, (int64_t) opt_donor_timeout * 1000);
+	if (opt_state != NULL)
+		rbp_log(RBP_LOG_WARNING, "--state is not needed any more: \"%s\" is not read; put the credentials beside it into --dir",
+				opt_state);
+	broker_state_open((int64_t) opt_donor_timeout * 1000);
 	loopback = broker_http_listen(opt_listen.host, opt_listen.port, address, sizeof(address));
 	credentials = opt_credentials != NULL || !(loopback || opt_insecure);
 	tls = credentials || opt_tls_cert != NULL;
 	if (tls)
-		broker_tls_open(opt_tls_cert, opt_tls_key, opt_state, pin);
+		broker_tls_open(opt_tls_cert, opt_tls_key, opt_tls_cert == NULL ? made_files() : NULL, pin);
 	if (credentials)
-		broker_credentials_open(opt_credentials, opt_state, pin);
+		broker_credentials_open(opt_credentials, opt_credentials == NULL ? made_files() : NULL, pin);
 	else if (loopback)
 		rbp_log(RBP_LOG_WARNING, "without --credentials everybody on this machine can lease memory");
 	broker.insecure = opt_insecure && !loopback;

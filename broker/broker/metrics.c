@@ -68,7 +68,7 @@ typedef struct DonorRow
 } DonorRow;
 
 static const char *const lease_values =
-"SELECT client, purpose = 'temp', count(*), sum(bytes), cast(total(wanted) AS INTEGER)"
+"SELECT client, purpose = 'temp', count(DISTINCT id), sum(bytes), cast(total(wanted) AS INTEGER)"
 " FROM lease JOIN lease_term ON lease_term.lease = lease.key GROUP BY client, purpose"
 " ORDER BY max(sum(bytes), total(wanted)) DESC";
 
@@ -95,6 +95,7 @@ static const struct
 	[LEASES_REVOKED] = {"leases_revoked_total", "Leases that an operator revoked."},
 	[LEASES_RELEASED] = {"leases_released_total", "Leases given back."},
 	[LEASES_TAKEN_OVER] = {"leases_taken_over_total", "Leases ended by another instance of their client."},
+	[LEASES_ADOPTED] = {"adopted_leases_total", "Leases that this broker has learned of from donors, and that were renewed."},
 	[REGIONS_GRANTED] = {"regions_granted_total", "Regions granted."},
 	[REGIONS_RELEASED] = {"regions_released_total", "Regions given back by their holders."},
 	[REGIONS_TAKEN] = {"regions_taken_total", "Regions taken after the grace time."},
@@ -106,7 +107,6 @@ static const struct
 
 typedef struct Snapshot
 {
-	bool		full;
 	int64_t		counters[BROKER_COUNTERS];
 	int64_t		lock_wait_ns;
 	int			ndonors;
@@ -300,7 +300,6 @@ put_process(FILE *out)
 static void
 put_all(FILE *out, const Snapshot *s)
 {
-	put(out, "remote_bp_broker_state_full", "gauge", s->full, "1 if the state file cannot be written: only renewals go on.");
 	put(out, "remote_bp_broker_insecure", "gauge", broker.insecure,
 		"1 if whoever reaches the broker may do everything, from other machines, too.");
 	put(out, "remote_bp_broker_lock_wait_seconds_total", "counter", (double) s->lock_wait_ns / 1e9,
@@ -342,7 +341,6 @@ broker_metrics(const char *id, const json_t *body)
 	broker_begin();
 	copy_donors(s);
 	copy_leases(s);
-	s->full = broker.full;
 	s->lock_wait_ns = broker.lock_wait_ns;
 	memcpy(s->counters, broker.counters, sizeof(s->counters));
 	(void) broker_end();

@@ -8,6 +8,7 @@
 #include "broker/broker/donors.h"
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "common/clock.h"
@@ -19,11 +20,8 @@
 #include <time.h>
 
 #define LOCK_PROBE_MS		1000
-#define MAX_NAME			127 /* instances, socket names */
 #define MAX_GRACE_MS		3600000
-#define MAX_SIZE			(INT64_C(1) << 50)
-#define MIN_TTL_MS			1000
-#define MAX_TTL_MS			86400000
+#define MAX_REVISION		(INT64_C(1) << 53)
 
 /*
  * ---- bodies ---------------------------------------------------------------------
@@ -35,19 +33,22 @@ static const BrokerMember registration[] = {
 	{"port", BODY_INT, false, 0, 65535},
 	{"rdma_host", BODY_TEXT, false, 0, RBP_HOST_LEN - 1},
 	{"rdma_port", BODY_INT, false, 0, 65535},
-	{"shm_name", BODY_TEXT, false, 0, MAX_NAME},
-	{"boot_id", BODY_TEXT, false, 0, MAX_NAME},
-	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{"shm_name", BODY_TEXT, false, 0, BROKER_MAX_NAME},
+	{"boot_id", BODY_TEXT, false, 0, BROKER_MAX_NAME},
+	{"instance", BODY_TEXT, true, 1, BROKER_MAX_NAME},
 	{"region_size", BODY_INT, true, INT64_C(1) << 20, INT64_C(1) << 40},
 	{"regions", BODY_INT, true, 1, RBP_DONOR_MAX_REGIONS},
 	{"grace_ms", BODY_INT, false, 0, MAX_GRACE_MS},
 	{"transports", BODY_ARRAY, false, 0, 0},
 	{"clean", BODY_ARRAY, false, 0, 0},
+	{"leases", BODY_ARRAY, false, 0, 0},
+	{"revision", BODY_INT, false, 0, MAX_REVISION},
+	{"draining", BODY_BOOL, false, 0, 0},
 	{.key = NULL}
 };
 
 static const BrokerMember heartbeat[] = {
-	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{"instance", BODY_TEXT, true, 1, BROKER_MAX_NAME},
 	{"revision", BODY_INT, true, 0, INT64_MAX},
 	{"want_back", BODY_INT, false, 0, INT64_MAX},
 	{"grace_ms", BODY_INT, false, 0, MAX_GRACE_MS},
@@ -58,30 +59,31 @@ static const BrokerMember heartbeat[] = {
 };
 
 static const BrokerMember leaving[] = {
-	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{"instance", BODY_TEXT, true, 1, BROKER_MAX_NAME},
 	{.key = NULL}
 };
 
 static const BrokerMember new_lease[] = {
 	{"client", BODY_TEXT, true, 1, RBP_CLIENT_LEN - 1},
-	{"instance", BODY_TEXT, true, 1, MAX_NAME},
-	{"purpose", BODY_TEXT, true, 1, MAX_NAME},
-	{"bytes", BODY_INT, true, 0, MAX_SIZE},
-	{"ttl_ms", BODY_INT, true, MIN_TTL_MS, MAX_TTL_MS},
-	{"keep_ms", BODY_INT, false, 0, MAX_TTL_MS},
+	{"instance", BODY_TEXT, true, 1, BROKER_MAX_NAME},
+	{"purpose", BODY_TEXT, true, 1, BROKER_MAX_NAME},
+	{"bytes", BODY_INT, true, 0, BROKER_MAX_SIZE},
+	{"ttl_ms", BODY_INT, true, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
+	{"keep_ms", BODY_INT, false, 0, BROKER_MAX_TTL_MS},
 	{.key = NULL}
 };
 
 static const BrokerMember renewal[] = {
 	{"secret", BODY_TEXT, true, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
-	{"bytes", BODY_INT, false, 0, MAX_SIZE},
-	{"ttl_ms", BODY_INT, false, MIN_TTL_MS, MAX_TTL_MS},
-	{"keep_ms", BODY_INT, false, 0, MAX_TTL_MS},
+	{"bytes", BODY_INT, false, 0, BROKER_MAX_SIZE},
+	{"ttl_ms", BODY_INT, false, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
+	{"keep_ms", BODY_INT, false, 0, BROKER_MAX_TTL_MS},
 	{"new_secret", BODY_TEXT, false, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
 	{"client", BODY_TEXT, false, 1, RBP_CLIENT_LEN - 1},
-	{"instance", BODY_TEXT, false, 1, MAX_NAME},
+	{"instance", BODY_TEXT, false, 1, BROKER_MAX_NAME},
 	{"release", BODY_ARRAY, false, 0, 0},
-	{"ahead", BODY_INT, false, 0, MAX_SIZE},
+	{"ahead", BODY_INT, false, 0, BROKER_MAX_SIZE},
+	{"donors", BODY_ARRAY, false, 0, 0},
 	{.key = NULL}
 };
 
@@ -137,12 +139,12 @@ foreign_donor(const char *name, const char *id, const json_t *body)
 	return covers(name, donor, ':') ? NULL : strdup(donor);
 }
 
-/* The lease's client, and the one that is to have it. */
+/* The lease's client, and the one that is to have it.  See told.c for one that is told of. */
 static char *
 foreign_client(const char *name, const char *id, const json_t *body)
 {
 	const char *told = json_string_value(json_object_get(body, "client"));
-	char	   *holder = broker_get_text("SELECT client FROM lease WHERE id = ?1", TEXT(id));
+	char	   *holder = broker_get_text("SELECT client FROM lease WHERE id = ?1 AND told_by IS NULL", TEXT(id));
 
 	if (holder != NULL && !covers(name, holder, '/'))
 		return holder;
@@ -151,20 +153,20 @@ foreign_client(const char *name, const char *id, const json_t *body)
 }
 
 const BrokerRoute broker_routes[] = {
-	{"GET", "/healthz", NULL, 0, NULL, ROUTE_PROBE, serve_health, false},
-	{"GET", "/metrics", NULL, WATCHERS, NULL, ROUTE_UNLOCKED, broker_metrics, true},
-	{"GET", "/v1/donors", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_donors_list, true},
-	{"POST", "/v1/donors", registration, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_register, false},
-	{"DELETE", "/v1/donors/*", leaving, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_leave, false},
-	{"POST", "/v1/donors/*/heartbeat", heartbeat, DONOR, foreign_donor, ROUTE_SERIAL, broker_donors_heartbeat, true},
-	{"POST", "/v1/donors/*/drain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_drain, false},
-	{"POST", "/v1/donors/*/undrain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_undrain, false},
-	{"POST", "/v1/donors/*/forget", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_forget, false},
-	{"GET", "/v1/leases", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_leases_list, true},
-	{"POST", "/v1/leases", new_lease, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_create, false},
-	{"DELETE", "/v1/leases/*", giving_back, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_release, false},
-	{"POST", "/v1/leases/*/renew", renewal, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_renew, true},
-	{"POST", "/v1/leases/*/revoke", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_leases_revoke, false},
+	{"GET", "/healthz", NULL, 0, NULL, ROUTE_PROBE, serve_health},
+	{"GET", "/metrics", NULL, WATCHERS, NULL, ROUTE_UNLOCKED, broker_metrics},
+	{"GET", "/v1/donors", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_donors_list},
+	{"POST", "/v1/donors", registration, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_register},
+	{"DELETE", "/v1/donors/*", leaving, DONOR, foreign_donor, ROUTE_PLAIN, broker_donors_leave},
+	{"POST", "/v1/donors/*/heartbeat", heartbeat, DONOR, foreign_donor, ROUTE_SERIAL, broker_donors_heartbeat},
+	{"POST", "/v1/donors/*/drain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_drain},
+	{"POST", "/v1/donors/*/undrain", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_undrain},
+	{"POST", "/v1/donors/*/forget", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_donors_forget},
+	{"GET", "/v1/leases", NULL, WATCHERS, NULL, ROUTE_PLAIN, broker_leases_list},
+	{"POST", "/v1/leases", new_lease, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_create},
+	{"DELETE", "/v1/leases/*", giving_back, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_release},
+	{"POST", "/v1/leases/*/renew", renewal, SERVER, foreign_client, ROUTE_PLAIN, broker_leases_renew},
+	{"POST", "/v1/leases/*/revoke", NULL, OPERATOR, NULL, ROUTE_PLAIN, broker_leases_revoke},
 	{.path = NULL}
 };
 

@@ -3,10 +3,9 @@
  * schema.c
  *	  The tables: what the broker knows, and what always holds of it.
  *
- * What a client may rely on after an answer has to survive a restart of the
- * broker: it is in donor, region, lease and ended, which are on disk.  What the
- * next heartbeat or renewal tells again is in temporary tables, since changing
- * them must cost no fsync.
+ * All of it is in memory: donors tell it again to another broker.  A change of donor,
+ * region, lease or ended wakes whoever waits; what each heartbeat or renewal changes
+ * is in temporary tables, and wakes nobody.
  *
  * Rules are in the schema where SQL can say them: a change that breaks one
  * fails, whichever statement tried it, and ends the broker.
@@ -21,6 +20,12 @@
  *	 - it is not kept for a client that has got another lease since.
  * A region that was taken meanwhile, and granted again, has another rev: by that the
  * holder knows that its content is gone.
+ *
+ * Leases that are told of.  What a donor tells of a lease when it registers is a lease of
+ * its own, told_by that donor, with its regions alone: nobody knows yet whether it is
+ * true.  When the holder shows the secret from which told_key was derived, all that are
+ * his become one (told.c).  Until then it is as any other that nobody renews, but it ends
+ * no other, and does not shorten the time for which another one is kept.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,20 +46,28 @@ const char *const broker_schema =
 ") STRICT;"
 
 "CREATE TABLE lease ("			/* live and lapsed ones */
-" key INTEGER PRIMARY KEY,"		/* grows: the youngest has the largest */
-" id TEXT NOT NULL UNIQUE,"
-" secret TEXT NOT NULL CHECK (length(secret) = 64),"	/* hex digits, lower
-														 * case */
+" key INTEGER PRIMARY KEY,"		/* grows: the youngest has the largest; below
+								 * 0: told of */
+" id TEXT NOT NULL,"
+" secret TEXT CHECK (length(secret) = 64)," /* hex digits, lower case; NULL:
+											 * told of */
+" told_by INTEGER REFERENCES donor ON DELETE CASCADE,"
+" told_key TEXT CHECK (length(told_key) = 64),"
 " client TEXT NOT NULL,"
 " instance TEXT NOT NULL,"
 " purpose TEXT NOT NULL CHECK (purpose IN ('buffer', 'temp')),"
 " wanted INTEGER NOT NULL CHECK (wanted >= 0)," /* bytes */
 " ttl_ms INTEGER NOT NULL CHECK (ttl_ms > 0),"
+" keep_ms INTEGER NOT NULL CHECK (keep_ms >= 0),"
 " created INTEGER NOT NULL,"	/* seconds since 1970 */
 
 /* boot id of the client's machine: what instance has before its slash; NULL: no slash */
-" machine TEXT AS (substr(instance, 1, nullif(instr(instance, '/'), 0))) STORED"
+" machine TEXT AS (substr(instance, 1, nullif(instr(instance, '/'), 0))) STORED,"
+" CHECK (iif(key > 0, secret IS NOT NULL AND told_by IS NULL AND told_key IS NULL,"
+"   key < 0 AND secret IS NULL AND told_by IS NOT NULL AND told_key IS NOT NULL))"
 ") STRICT;"
+"CREATE UNIQUE INDEX lease_id ON lease (id, ifnull(told_by, 0));"
+"CREATE INDEX lease_told_by ON lease (told_by) WHERE told_by IS NOT NULL;"
 "CREATE INDEX lease_client ON lease (client, purpose);"
 
 /*
@@ -74,15 +87,15 @@ const char *const broker_schema =
 "CREATE INDEX region_leased ON region (lease) WHERE lease IS NOT NULL;"
 "CREATE INDEX region_idle ON region (donor, used) WHERE lease IS NULL;"
 
-/* Only clean regions are granted. */
+/* Only clean regions are granted.  A lease that was told of becomes one that is not: below 0 to above. */
 "CREATE TRIGGER only_clean_is_granted BEFORE UPDATE OF lease ON region"
-" WHEN NEW.lease IS NOT NULL AND OLD.used BEGIN"
+" WHEN NEW.lease IS NOT NULL AND OLD.used AND NOT ifnull(OLD.lease < 0 AND NEW.lease > 0, 0) BEGIN"
 "  SELECT raise(ABORT, 'a region was granted that is not clean');"
 " END;"
 
 /* What changes the regions that a donor has to serve raises its revision. */
 "CREATE TRIGGER region_changed AFTER UPDATE OF lease ON region"
-" WHEN NEW.lease IS NOT OLD.lease BEGIN"
+" WHEN NEW.lease IS NOT OLD.lease AND NOT ifnull(OLD.lease < 0 AND NEW.lease > 0, 0) BEGIN"
 "  UPDATE donor SET revision = revision + 1 WHERE key = NEW.donor;"
 "  UPDATE region SET rev = (SELECT revision FROM donor WHERE key = NEW.donor)"
 "   WHERE donor = NEW.donor AND number = NEW.number;"
@@ -96,41 +109,13 @@ const char *const broker_schema =
 ") STRICT;"
 "CREATE TRIGGER ended_enough AFTER INSERT ON ended BEGIN"
 "  DELETE FROM ended WHERE key <= NEW.key - 2048;"
-" END;";
+" END;"
 
-const char *const broker_schema_keep =
-"ALTER TABLE lease ADD COLUMN keep_ms INTEGER NOT NULL DEFAULT 0 CHECK (keep_ms >= 0)";
-
-/* What routes.c lets in, as SQL; others never got there. */
-#define NO_TEXT(c) \
-	"(length(" c ") NOT BETWEEN 1 AND 127 OR " c " GLOB '*[^ -~]*' OR length(CAST(" c " AS BLOB)) <> length(" c "))"
-#define NO_ID(c, most) \
-	"(" NO_TEXT(c) " OR length(" c ") > " most " OR " c " GLOB '[-.]*' OR " c " GLOB '*[^A-Za-z0-9._:-]*')"
-
-const char *const broker_schema_damage =
-"SELECT format('donor %s has values that no donor has', id) FROM donor WHERE " NO_ID("id", "63")
-" OR " NO_TEXT("instance") " OR address GLOB '*[^ -~]*' OR address ->> 'id' IS NOT id"
-" OR json_type(address, '$.host') IS NOT 'text' OR json_type(address, '$.transports') IS NOT 'array'"
-" OR ifnull(address ->> 'port' NOT BETWEEN 0 AND 65535, 1)"
-" OR region_size % (1 << 20) <> 0 OR regions > 65536 OR region_size > (1 << 50) / regions"
-" OR grace_ms > 3600000 OR revision < 1"
-" UNION ALL SELECT format('donor %s has other regions than it should have, or they are newer than it is', id) FROM donor"
-"  WHERE (SELECT count(*) <> regions OR min(number) <> 0 OR max(number) <> regions - 1 OR min(rev) < 0 OR max(rev) > revision"
-"   FROM region WHERE donor = key)"
-" UNION ALL SELECT format('lease %s has values that no lease has', id) FROM lease WHERE " NO_ID("id", "39")
-"  OR secret GLOB '*[^0-9a-f]*' OR " NO_TEXT("client") " OR " NO_TEXT("instance")
-"  OR wanted > (1 << 50) OR ttl_ms > 86400000 OR keep_ms > 86400000 OR created < 0"
-"  OR machine IS NOT substr(instance, 1, nullif(instr(instance, '/'), 0))"
-" UNION ALL SELECT format('ended lease %s has values that none has', id) FROM ended WHERE " NO_ID("id", "39") " OR " NO_TEXT("how")
-" LIMIT 1";
-
-const char *const broker_schema_volatile =
 "CREATE TEMP TABLE setting (donor_timeout_ms INTEGER);"
 
 "CREATE TEMP TABLE donor_seen ("
 " donor INTEGER PRIMARY KEY,"
-" heard INTEGER NOT NULL DEFAULT 0,"	/* since the broker started */
-" last_heard INTEGER NOT NULL," /* now_ms(); if not heard, of when it started */
+" last_heard INTEGER NOT NULL," /* now_ms() */
 " applied INTEGER NOT NULL DEFAULT 0,"	/* revision, as the donor says */
 " want_back INTEGER NOT NULL DEFAULT 0,"
 " stats TEXT NOT NULL DEFAULT '{}',"	/* JSON, an object of numbers */
@@ -163,9 +148,8 @@ const char *const broker_schema_volatile =
 "CREATE INDEX temp.holding_taken ON holding (taken_at) WHERE taken_at IS NOT NULL;"
 "CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
 
-/* Counts follow the regions. */
-"CREATE TEMP TRIGGER region_granted AFTER UPDATE OF lease ON main.region"
-" WHEN NEW.lease IS NOT NULL BEGIN"
+/* Counts follow the regions.  Those that are told of, of which there may be many, are counted in told.c. */
+"CREATE TEMP TRIGGER region_granted AFTER UPDATE OF lease ON main.region WHEN NEW.lease IS NOT NULL BEGIN"
 "  INSERT INTO holding (donor, lease, regions) VALUES (NEW.donor, NEW.lease, 1)"
 "   ON CONFLICT DO UPDATE SET regions = regions + 1;"
 "  UPDATE donor_seen SET leased = leased + 1 WHERE donor = NEW.donor;"
@@ -173,12 +157,13 @@ const char *const broker_schema_volatile =
 "   WHERE lease = NEW.lease;"
 " END;"
 "CREATE TEMP TRIGGER region_lost AFTER UPDATE OF lease ON main.region"
-" WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL BEGIN"
+" WHEN OLD.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease BEGIN"
 "  UPDATE holding SET regions = regions - 1, asked = max(asked - 1, 0),"
 "    shared = min(shared, max(asked - 1, 0)), taken_at = iif(asked > 1, taken_at, NULL)"
 "   WHERE donor = NEW.donor AND lease = OLD.lease;"
 "  DELETE FROM holding WHERE donor = NEW.donor AND lease = OLD.lease AND regions = 0;"
-"  UPDATE donor_seen SET leased = leased - 1, dirty = dirty + NEW.used WHERE donor = NEW.donor;"
+"  UPDATE donor_seen SET leased = leased - 1, dirty = dirty + (NEW.used AND NEW.lease IS NULL)"
+"   WHERE donor = NEW.donor;"
 "  UPDATE lease_term SET bytes = bytes - (SELECT region_size FROM donor WHERE key = NEW.donor)"
 "   WHERE lease = OLD.lease;"
 " END;"
@@ -188,7 +173,7 @@ const char *const broker_schema_volatile =
 " WHEN OLD.lease IS NULL AND NEW.lease IS NULL AND NEW.used < OLD.used BEGIN"
 "  UPDATE donor_seen SET dirty = dirty - 1 WHERE donor = NEW.donor;"
 " END;"
-"CREATE TEMP TRIGGER region_came AFTER INSERT ON main.region WHEN NEW.used BEGIN"
+"CREATE TEMP TRIGGER region_came AFTER INSERT ON main.region WHEN NEW.used AND NEW.lease IS NULL BEGIN"
 "  UPDATE donor_seen SET dirty = dirty + 1 WHERE donor = NEW.donor;"
 " END;"
 "CREATE TEMP TRIGGER donor_came AFTER INSERT ON main.donor BEGIN"
@@ -212,32 +197,20 @@ const char *const broker_schema_volatile =
 " END;"
 
 /*
- * state: up; draining: up, and gives its memory back; away: silent for donor_timeout, or
- * not heard since the broker started; gone: silent for three times as long.  Only donors
- * that are up grant regions.  most: how many of its regions may be leased in all.  free:
+ * state: up; draining: up, and gives its memory back; away: silent for donor_timeout;
+ * gone: silent for three times as long.  Only donors that are up grant regions.  most: how many of its regions may be leased in all.  free:
  * how many more can be granted now.
  */
 "CREATE TEMP VIEW donor_now AS"
 " SELECT *, iif(state = 'up', max(min(regions - leased - dirty, most - leased), 0), 0) AS free"
 " FROM (SELECT *,"
 "  CASE WHEN silent_ms >= 3 * donor_timeout_ms THEN 'gone'"
-"   WHEN silent_ms >= donor_timeout_ms OR NOT heard THEN 'away'"
+"   WHEN silent_ms >= donor_timeout_ms THEN 'away'"
 "   WHEN draining THEN 'draining' ELSE 'up' END AS state,"
 "  iif(draining, 0, max(regions - want_back, 0)) AS most"
 "  FROM (SELECT *, now_ms() - last_heard AS silent_ms"
 "   FROM donor JOIN donor_seen ON donor_seen.donor = donor.key, setting));"
 "CREATE TEMP VIEW lease_now AS SELECT *, deadline <= now_ms() AS lapsed,"
 " deadline + iif(EXISTS (SELECT 1 FROM lease o WHERE o.client = lease.client"
-"  AND o.purpose = lease.purpose AND o.key > lease.key), 0, keep_ms) AS ends"
-" FROM lease JOIN lease_term ON lease_term.lease = lease.key;"
-
-/* Holders may not have reached us for a while: all have their full TTL. */
-"INSERT INTO donor_seen (donor, last_heard) SELECT key, now_ms() FROM donor;"
-"INSERT INTO lease_term (lease, deadline) SELECT key, now_ms() + ttl_ms FROM lease;"
-"INSERT INTO holding (donor, lease, regions)"
-" SELECT donor, lease, count(*) FROM region WHERE lease IS NOT NULL GROUP BY donor, lease;"
-"UPDATE donor_seen SET"
-" leased = (SELECT count(*) FROM region r WHERE r.donor = donor_seen.donor AND lease IS NOT NULL),"
-" dirty = (SELECT count(*) FROM region r WHERE r.donor = donor_seen.donor AND lease IS NULL AND used);"
-"UPDATE lease_term SET bytes = (SELECT coalesce(sum(h.regions * d.region_size), 0)"
-" FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = lease_term.lease);";
+"  AND o.purpose = lease.purpose AND o.key > max(lease.key, 0)), 0, keep_ms) AS ends"
+" FROM lease JOIN lease_term ON lease_term.lease = lease.key;";

@@ -10,23 +10,20 @@
 
 #include "common/limits.h"
 
-#define BROKER_SCHEMA_VERSION	3
+#include <stdint.h>
+
 #define BROKER_MAX_DONORS		RBP_BROKER_MAX_DONORS
-#define BROKER_MAX_LEASES		16384	/* live ones */
+#define BROKER_MAX_LEASES		16384	/* that their holders have shown */
 
-/* Of a new file */
+/* What a body may have, too */
+#define BROKER_MAX_NAME			127 /* instances, socket names */
+#define BROKER_MAX_SIZE			(INT64_C(1) << 50)
+#define BROKER_MIN_TTL_MS		1000
+#define BROKER_MAX_TTL_MS		86400000
+
+/* ended.how of a lease that was not renewed here, and may go on with another broker */
+#define BROKER_HAS_EXPIRED		"has expired"
+
 extern const char *const broker_schema;
-
-/*
- * If the lease table has no keep_ms.  A broker that knows nothing of it goes on with
- * such a file, too.
- */
-extern const char *const broker_schema_keep;
-
-/* A row for what a broker cannot have written, as text; for a file of which SQLite thinks well. */
-extern const char *const broker_schema_damage;
-
-/* Tables that last as long as the process, and the views; at each start. */
-extern const char *const broker_schema_volatile;
 
 #endif							/* RBP_BROKER_SCHEMA_H */

@@ -7,7 +7,8 @@
  * are; what one does not want of its share is the others' (max-min fairness).
  * What is shared is the memory of donors that are up, without what a donor wants
  * back.  A lease that was not renewed for half of its TTL, as each lapsed one, claims no
- * more than it has: its holder may be dead.
+ * more than it has: its holder may be dead.  So does one that donors tell of, each of
+ * which is a lease of its own until its holder comes.
  *
  * Granting.  Free memory goes to leases that are short of their share first,
  * temp before buffer, and among these to the one that has waited longest.  Leases
@@ -37,6 +38,7 @@
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What there is to share, in bytes. */
@@ -64,8 +66,9 @@ typedef struct Member
 } Member;
 
 /* In the order in which free memory is granted.  Under broker.lock. */
-static Member members[BROKER_MAX_LEASES];
+static Member *members;
 static int	nmembers;
+static int	members_max;
 
 static Memory
 count_memory(void)
@@ -111,7 +114,7 @@ static const char *const all_members =
 "    FROM holding INDEXED BY holding_asked CROSS JOIN d ON key = donor"
 "    WHERE (asked > 0 OR shared > 0) AND state = 'up')"
 " SELECT key, purpose = 'temp', wanted, l.bytes, l.bytes - ifnull(a.bytes, 0), ifnull(a.away, 0),"
-"  deadline - now_ms() < ttl_ms / 2, ifnull(a.shared, 0)"
+"   key < 0 OR deadline - now_ms() < ttl_ms / 2, ifnull(a.shared, 0)"
 " FROM lease_now l LEFT JOIN"
 "  (SELECT holder, sum(bytes) AS bytes, sum(away) AS away, sum(shared) AS shared"
 "   FROM absent GROUP BY holder) a ON holder = key"
@@ -125,10 +128,18 @@ load_members(int64_t unit)
 	nmembers = 0;
 	while (broker_next(rows))
 	{
-		Member	   *m = &members[nmembers++];
+		Member	   *m;
 		int64_t		wanted = broker_int(rows, 2);
 		bool		silent = broker_int(rows, 6) != 0;
 
+		if (nmembers == members_max)
+		{
+			members_max = 2 * members_max + 64;
+			members = realloc(members, (size_t) members_max * sizeof(Member));
+			if (members == NULL)
+				rbp_die("out of memory");
+		}
+		m = &members[nmembers++];
 		memset(m, 0, sizeof(*m));
 		m->lease = broker_int(rows, 0);
 		m->temp = broker_int(rows, 1) != 0;

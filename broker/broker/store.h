@@ -4,13 +4,10 @@
  *	  Where the broker's state is kept: SQL, in transactions.
  *
  * What is behind this knows nothing of donors and leases, and those who use it
- * nothing of SQLite but its SQL: another store has to run these statements and to
- * keep what is committed.
+ * nothing of SQLite but its SQL.
  *
- * There is one transaction at a time: all of this is under broker.lock.  A commit
- * fails if the disk is full, or fails; nothing is written before it.  Any other failure
- * ends the process.  That is safe: what was answered is on disk, and leases outlive the
- * broker, as with any restart.
+ * There is one transaction at a time: all of this is under broker.lock.  A failure
+ * ends the process.  That is safe: donors tell the next broker what it has to know.
  *
  * A statement is a string literal: it is prepared once, and found again by its
  * address.  Parameters ?1, ?2, ... follow as INT(), TEXT() or JSON().
@@ -50,24 +47,13 @@ typedef struct BrokerValue
 #define BROKER_VALUES(...) \
 	sizeof(BROKER_ARRAY(__VA_ARGS__)) / sizeof(BrokerValue) - 1, BROKER_ARRAY(__VA_ARGS__)
 
-/*
- * Opens or creates the file, and makes the tables that last as long as the process.
- * Ends the process, with a message, if that fails.
- */
-extern void broker_store_open(const char *path);
+/* Makes the tables.  Ends the process, with a message, if that fails. */
+extern void broker_store_open(void);
 extern void broker_store_close(void);
 
-/*
- * Commit returns why the disk did not take it: then nothing has changed, in the tables
- * that last as long as the process neither.  NULL: it did.  *wrote: the transaction has
- * changed what is on disk.
- */
+/* Commit returns whether something else than temporary tables has changed. */
 extern void broker_store_begin(void);
-extern const char *broker_store_commit(bool *wrote);
-extern void broker_store_rollback(void);
-
-/* Changes nothing, but has the next commit write. */
-extern void broker_store_touch(void);
+extern bool broker_store_commit(void);
 
 /* rbp_mono_ms() as it was when the transaction began; now_ms() in SQL. */
 extern int64_t broker_now(void);

@@ -43,11 +43,11 @@ static const char *key_file;	/* NULL: no TLS */
 static _Atomic(Identity *) identity;
 
 static char *
-beside(const char *state, const char *suffix)
+named(const char *prefix, const char *suffix)
 {
 	char	   *path;
 
-	if (asprintf(&path, "%s%s", state, suffix) < 0)
+	if (asprintf(&path, "%s%s", prefix, suffix) < 0)
 		rbp_die("out of memory");
 	return path;
 }
@@ -197,13 +197,13 @@ load(char pin[RBP_SECRET_DIGITS + 1])
 }
 
 void
-broker_tls_open(const char *cert, const char *key, const char *state,
+broker_tls_open(const char *cert, const char *key, const char *prefix,
 				char pin[RBP_SECRET_DIGITS + 1])
 {
 	const char *fault;
 
-	cert_file = cert != NULL ? cert : beside(state, RBP_CERT_SUFFIX);
-	key_file = key != NULL ? key : beside(state, RBP_KEY_SUFFIX);
+	cert_file = cert != NULL ? cert : named(prefix, RBP_CERT_SUFFIX);
+	key_file = key != NULL ? key : named(prefix, RBP_KEY_SUFFIX);
 	if (cert == NULL && !is_there(cert_file))
 	{
 		if (!is_there(key_file))

@@ -13,11 +13,11 @@
 #include <gnutls/abstract.h>
 
 /*
- * Read these files.  With NULL, they are beside the state file, and are made if
+ * Read these files.  With NULL, their names begin with prefix, and they are made if
  * they are not there.  Dies with a message if they cannot be used.  pin gets the
  * certificate's.
  */
-extern void broker_tls_open(const char *cert, const char *key, const char *state,
+extern void broker_tls_open(const char *cert, const char *key, const char *prefix,
 							char pin[RBP_SECRET_DIGITS + 1]);
 
 /*

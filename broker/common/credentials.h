@@ -34,7 +34,7 @@ typedef struct RbpAcceptedList
 
 #define RBP_CREDENTIALS_WHY_LEN		128
 
-/* Of the file that a broker makes beside its state */
+/* Of the file that a broker makes */
 #define RBP_CREDENTIALS_SUFFIX		".credentials"
 
 /*

@@ -35,8 +35,8 @@ write_file(const RbpAcceptedList *c, const char *path)
 }
 
 /*
- * The pin of the broker's certificate.  What a broker made is all beside its
- * state, so the place of the one file tells that of the other.
+ * The pin of the broker's certificate.  All that a broker made
+ * begins with the same name, so that of the one file tells that of the other.
  */
 static void
 find_pin(const char *path, const char *cert, char pin[RBP_SECRET_DIGITS + 1])

@@ -491,7 +491,10 @@ request_failed(Control *c, int status)
 	}
 	if (c->registered && status == 409)
 	{
-		/* by a broker that has just started: who has leases comes before who has none */
+		/*
+		 * by a broker that has just started: who has leases comes before who
+		 * has none
+		 */
 		c->registered = false;
 		c->replaced = true;
 		return true;

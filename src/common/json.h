@@ -23,11 +23,11 @@
 #define RBP_JSON_ANSWER_VALUES	((size_t) 2 * 1024 * 1024)
 
 /*
- * Of a request to the broker: the numbers of all regions of a donor, and as
- * much again
+ * Of a request to the broker: the numbers of all regions of a donor, their revs,
+ * and as much again
  */
 #define RBP_JSON_BODY_BYTES		((size_t) 1024 * 1024)
-#define RBP_JSON_BODY_VALUES	((size_t) 2 * RBP_DONOR_MAX_REGIONS)
+#define RBP_JSON_BODY_VALUES	((size_t) 3 * RBP_DONOR_MAX_REGIONS)
 
 #define RBP_JSON_LEVELS			8
 

@@ -371,8 +371,7 @@ start_memory()
     available=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
     [ "$available" -gt $(($1 + 1024)) ] || fail "a donor of $1 MB does not fit into the $available MB that are available"
     touch "$work/broker.log" "$work/donor.log"
-    start_daemon "$work/broker.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_broker" \
-        --listen 127.0.0.1:0 --state "$work/broker.db"
+    start_daemon "$work/broker.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_broker" --listen 127.0.0.1:0
     broker=http://$daemon_address
     start_daemon "$work/donor.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_donor" \
         --broker "$broker" --listen "$donor_address:0" --memory "$1MB" --region-size "${REGION_MB}MB" --id bench \

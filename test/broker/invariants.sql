@@ -1,4 +1,4 @@
--- A row for each count in the broker's volatile tables that is wrong.  The broker runs this
+-- A row for each count in the broker's temporary tables that is wrong.  The broker runs this
 -- at each commit, and aborts if there is one: see lib.sh.
 WITH held (donor, lease, regions) AS
   (SELECT donor, lease, count(*) FROM region WHERE lease IS NOT NULL GROUP BY donor, lease)

@@ -20,12 +20,18 @@ else
     scratch=$dir
 fi
 region=67108864             # bytes
-state=$dir/state.db
+made=$dir/made              # what a broker makes
+mkdir -p -m 700 "$made"
 log=$dir/broker.log
 url=
 broker_pid=
 pump_pids=()
 declare -A revision=()      # by donor: what it has applied
+declare -A instance=()      # of donors without a pump
+declare -A auth=()          # with this credential
+declare -A pumped=()        # likewise, with one
+declare -A state_of=()      # what they say of themselves: want_back and the like
+applying=true               # they apply what is granted while a client waits for it
 curl_auth=()
 
 # curl believes any broker: whom the programs believe is tested
@@ -54,15 +60,14 @@ make_cert()
 # pin_of FILE: the pin of its certificate
 pin_of() { openssl x509 -in "$1" -noout -pubkey | openssl pkey -pubin -outform DER | sha256sum | cut -c 1-64; }
 
-# start_broker [ARGUMENT...]: with the state file of before, if there is one, and with
-# the certificate that credential() has made.
+# start_broker [ARGUMENT...]: with the certificate that credential() has made.
 start_broker()
 {
     local address='' i tls=()
 
     [ ! -f "$dir/tls.crt" ] || [[ " $* " != *" --credentials "* ]] || tls=(--tls-cert "$dir/tls.crt" --tls-key "$dir/tls.key")
     : >"$log"
-    "$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" "${tls[@]}" "$@" 2>"$log" &
+    "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" "${tls[@]}" "$@" 2>"$log" &
     broker_pid=$!
     for ((i = 0; i < 300; i++)); do
         address=$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$log")
@@ -105,9 +110,47 @@ api()
 {
     local said
 
+    [[ "$1 $2" != "POST /v1/leases"* || $2 == */revoke ]] || ! $applying || start_applying
     said=$(curl -sS -m 80 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
     status=${said##*$'\n'}
     answer=${said%$'\n'*}
+    [ ${#appliers[@]} = 0 ] || stop_applying
+}
+
+# Nothing is promised that a donor has not applied.  So those that do nothing by themselves do
+# that while a client waits; they clean nothing.
+declare -A appliers=()
+start_applying()
+{
+    local donor said
+
+    for donor in "${!instance[@]}"; do
+        (
+            trap - EXIT
+            [ -z "${auth[$donor]:-}" ] || curl_auth=(-H "${auth[$donor]}")
+            while said=$(curl -sS -m 80 "${curl_auth[@]}" -w '\n%{http_code}' "$url/v1/donors/$donor/heartbeat" --data-binary \
+                "{\"instance\":\"${instance[$donor]}\",\"revision\":${revision[$donor]}${state_of[$donor]:+,${state_of[$donor]}}}" 2>&1) &&
+                [[ $said == *$'\n'200 && $said =~ ^\{\"revision\":([0-9]+), ]]; do
+                revision[$donor]=${BASH_REMATCH[1]}
+                echo "${revision[$donor]}" >"$dir/applied.$donor"
+                [[ $said == *'"revs":null'* ]] || echo "${said%$'\n'*}" >"$dir/served.$donor"
+            done
+        ) &
+        appliers[$donor]=$!
+    done
+}
+
+stop_applying()
+{
+    local donor
+
+    for donor in "${!appliers[@]}"; do
+        kill "${appliers[$donor]}" 2>/dev/null
+        wait "${appliers[$donor]}" 2>/dev/null
+        [ ! -s "$dir/applied.$donor" ] || revision[$donor]=$(<"$dir/applied.$donor")
+        rm -f "$dir/applied.$donor"
+    done
+    appliers=()
 }
 
 # is NAME GOT WANTED
@@ -141,13 +184,33 @@ register()
     api POST /v1/donors "{\"id\":\"$1\",\"host\":\"127.0.0.1\",\"port\":7001,\"shm_name\":\"s\",\"boot_id\":\"b\",
         \"transports\":[\"shm\",\"tcp\"],\"region_size\":$region,\"regions\":$2,\"instance\":\"$3\"${4:+,$4}}"
     revision[$1]=0
+    [ "$status" != 200 ] || instance[$1]=$3 auth[$1]=${curl_auth[1]:-}
+}
+
+# remember DONOR MORE-MEMBERS: that is repeated when it applies what is granted
+remember()
+{
+    state_of[$1]=$2
+    [ -z "$2" ] || state_of[$1]=$(jq -c -n "{$2} | del(.clean, .ended)" | sed 's/^{//; s/}$//')
 }
 
 # beat DONOR INSTANCE [MORE-MEMBERS]: one heartbeat; applies the answer.
 beat()
 {
+    remember "$1" "${3:-}"
     api POST "/v1/donors/$1/heartbeat" "{\"instance\":\"$2\",\"revision\":${revision[$1]}${3:+,$3}}"
     [ "$status" != 200 ] || revision[$1]=$(get .revision)
+    # revs are told when something has changed
+    [ "$status" != 200 ] || [[ $answer == *'"revs":null'* ]] || echo "$answer" >"$dir/served.$1"
+}
+
+# comes_back DONOR REGIONS INSTANCE [MORE-MEMBERS]: it registers with a broker that does not know it
+# (any more), and tells what it serves.
+comes_back()
+{
+    register "$1" "$2" "$3" "$(jq -r --argjson n "$2" '"\"revision\":\(.revision),\"leases\":\([.leases[] |
+        {lease, key, about, remaining_ms: .ttl_ms, regions, revs}]),\"clean\":\([range($n)] - [.leases[].regions[]])"' "$dir/served.$1")${4:+,$4}"
+    revision[$1]=$(jq .revision "$dir/served.$1")
 }
 
 # pump DONOR INSTANCE [MORE-MEMBERS]: in the background, a donor that does
@@ -157,6 +220,7 @@ pump()
     (
         trap - EXIT
         declare clean='[]'
+        applying=false
         revision[$1]=0
         while :; do
             beat "$1" "$2" "\"clean\":$clean${3:+,$3}"
@@ -168,6 +232,9 @@ pump()
         done
     ) &
     pump_pids+=($!)
+    pumped[$1]=$2
+    remember "$1" "${3:-}"
+    unset "instance[$1]"
 }
 
 stop_pumps()
@@ -179,6 +246,10 @@ stop_pumps()
         wait "$pid" 2>/dev/null
     done
     pump_pids=()
+    for pid in "${!pumped[@]}"; do
+        instance[$pid]=${pumped[$pid]}
+    done
+    pumped=()
 }
 
 # lease CLIENT INSTANCE REGIONS [TTL_MS [PURPOSE]]: sets id and secret.

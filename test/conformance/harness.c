@@ -158,15 +158,13 @@ void
 start_broker(void)
 {
 	const char *program = getenv("RBP_BROKER");
-	char		state[512];
 	char	   *argv[] = {
 		(char *) (program != NULL ? program : "build/remote_bp_broker"),
-		"--listen", broker_address, "--state", state, NULL
+		"--listen", broker_address, NULL
 	};
 	char		address[64];
 
 	prepare();
-	snprintf(state, sizeof(state), "%s/state.db", directory);
 	broker_pid = spawn("broker", argv, address, sizeof(address));
 
 	/* the same address again when it is restarted */
@@ -249,7 +247,7 @@ stop_all(void)
 	stop_process(&broker_pid, SIGKILL);
 	if (getenv("TESTDIR") == NULL)
 	{
-		static const char *const names[] = {"broker.log", "donor.log", "state.db", "state.db-wal", "state.db-shm", "fault"};
+		static const char *const names[] = {"broker.log", "donor.log", "fault"};
 		char		path[512];
 
 		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

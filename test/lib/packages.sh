@@ -32,7 +32,6 @@ packages_to_test=(
     procps
     prometheus
     prometheus-postgres-exporter
-    sqlite3
     xz-utils
 )
 packages_to_lint=(

@@ -8,14 +8,13 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use File::Copy;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $broker = start_broker();
+my $broker = start_broker(noted => 1);
 my $donor = start_donor($broker, memory => '64MB');
 
 sub resize
@@ -69,16 +68,6 @@ for my $transport ('shm', 'tcp')
 	wait_for('the memory to be free', sub { !@{ http_json($broker, 'GET', '/v1/leases')->{leases} } }, 120);
 }
 
-# The broker holds its state file locked.
-sub secret_of
-{
-	my ($lease) = @_;
-	my $copy = PostgreSQL::Test::Utils::tempdir() . '/copy.db';
-	copy($broker->{state} . $_, $copy . $_) for '', '-wal';
-	chomp(my $secret = `sqlite3 '$copy' "SELECT secret FROM lease WHERE id = '$lease'"`);
-	return $secret;
-}
-
 sub the_lease { return http_json($broker, 'GET', '/v1/leases')->{leases}[0]; }
 
 # Wait until the lease was renewed twice: what the first answer said is in use.
@@ -108,7 +97,7 @@ wait_still($node, 'captures', 'bytes_written');
 my $worker = server_process($node, 'remote_bp lease worker');
 is(kill('STOP', $worker), 1, 'the lease worker hangs');
 my $id = the_lease()->{lease};
-my $renew = { secret => secret_of($id) };
+my $renew = { secret => lease_secret($broker, $id) };
 my $answer = http_json($broker, 'POST', "/v1/leases/$id/renew", $renew);
 my @before = sort { $a->{region} <=> $b->{region} } @{ $answer->{regions} };
 is(scalar(@before), 8, 'the lease has regions');

@@ -16,7 +16,7 @@ use RemoteBP;
 use RemoteBP::Kept;
 use Test::More;
 
-my $broker = start_broker();
+my $broker = start_broker(noted => 1);
 my $donor = start_donor($broker, memory => '256MB');
 my $node = kept_cluster('restart', broker => $broker, transport => 'shm', tier => '96MB',
 	conf => "wal_level = replica\nmax_wal_senders = 2\n");

@@ -17,7 +17,7 @@ use RemoteBP::Kept;
 use Test::More;
 
 my $MB = 1024 * 1024;
-my $broker = start_broker();
+my $broker = start_broker(noted => 1);
 my $donor = start_donor($broker, memory => '64MB');
 my $node = kept_cluster('lapses', broker => $broker, transport => 'tcp', conf => "remote_bp.lease_ttl = 3s\n");
 
@@ -187,7 +187,7 @@ is_right($node, $before, 'no crash');
 
 # The settings have come to say another broker, which is not there: the lease is renewed at
 # its own.
-my $url = $broker->url;
+my $url = $broker->{noted}{url};
 my $nobody = 'http://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
 set_and_wait($node, 'remote_bp.broker' => $nobody);
 log_tells($node, $before->{offset}, qr/could not switch to broker "\Q$nobody\E"/, 'mistyped broker: the worker does not change to it');

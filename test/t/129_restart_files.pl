@@ -16,7 +16,7 @@ use RemoteBP::Kept;
 use RemoteBP::Preload;
 use Test::More;
 
-my $broker = start_broker();
+my $broker = start_broker(noted => 1);
 my $donor = start_donor($broker, memory => '256MB');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 mkdir "$dir/space" or die $!;

@@ -17,7 +17,7 @@ use RemoteBP::Preload;
 use RemoteBP::Spill;
 use Test::More;
 
-my $broker = start_broker();
+my $broker = start_broker(noted => 1);
 my $donor = start_donor($broker, memory => '256MB');
 my $node = kept_cluster('original', broker => $broker, transport => 'shm', tier => '64MB');
 my $image = 'pgsql_tmp_remote_bp.image';

@@ -192,7 +192,8 @@ ctl undrain mem2:7001
 kill_broker
 start_broker --credentials "$credentials" --donor-timeout 2
 as "$donor"
-beat mem1:7001 i1
+register mem1:7001 4 i1
+register mem2:7001 4 i1
 pump mem1:7001 i1
 unwell() { ctl health; [ "$code" = 4 ] && grep -qE '^not well: donor mem2:7001 is (away|gone); 1 of 2 donors heard of, ' <<<"$out"; }
 until_true 30 unwell
@@ -268,12 +269,12 @@ done
 for bad in "--listen nonsense" "--listen 127.0.0.1" "--listen 127.0.0.1:70000" "--listen ::1:80" "--donor-timeout 0" \
     "--donor-timeout 1x" "--log-level loud" "--tls-cert x" "--tls-key x" "extra"; do
     # shellcheck disable=SC2086
-    timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" $bad >/dev/null 2>&1
+    timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 $bad >/dev/null 2>&1
     is "remote_bp_broker $bad" $? 2
 done
-"$RBP_BROKER" --listen 127.0.0.1:0 >/dev/null 2>&1
-is "remote_bp_broker without --state" $? 2
-timeout 60 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
+"$RBP_BROKER" --listen 0.0.0.0:0 >/dev/null 2>"$dir/err"
+is "remote_bp_broker for other machines without --dir" "$? $(grep -c 'dir: it is needed' "$dir/err")" "2 1"
+timeout 60 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" >/dev/null 2>"$dir/err"
 is "a port that is taken" "$? $(grep -c 'could not listen on 127.0.0.1' "$dir/err")" "1 1"
 for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})" "${donor%.*}" "boss${donor#donor}" "${donor%.*}.0" ".$donor" "${donor/\*/a b}"; do
     in_file "$text" bad_token

@@ -12,8 +12,16 @@ is "a heartbeat of an unknown donor" "$status" 404
 
 register a 4 i1
 beat a i1
+applying=false
 lease c1 i1 2
-is "grants without the donor's acknowledgement come too" "$(get .bytes)" $((2 * region))
+is "a grant that its donor does not acknowledge is not told" "$status $(get '.bytes, (.regions | length)' | tr '\n' ' ')" "201 0 0 "
+donor_is a '.leased == 0 and .dirty == 2'
+point $? "it is taken back, and not clean, for the donor may know of it"
+applying=true
+beat a i1
+beat a i1 '"clean":[0,1]'
+renew "\"bytes\":$((2 * region))"
+is "a grant that it acknowledges is" "$(get '.bytes, (.regions | length)' | tr '\n' ' ')" "$((2 * region)) 2 "
 
 # stale reports: the donor has applied revision 1 only
 api POST "/v1/leases/$id/revoke"
@@ -35,10 +43,10 @@ beat a i1
 beat b i1
 beat a i1 "\"ended\":[\"$id\"],\"clean\":[0,1]"
 has "an ended lease's regions leave, clean at once if the same report says so" '.leases == [] and .dirty == []'
+seen=${revision[a]}
 renew "\"bytes\":$((4 * region))"
 is "the lease lives on" "$status" 200
 has "the lease keeps its regions elsewhere, and gets new ones" '.bytes > 0 and ([.regions[].donor] | contains(["b"]))'
-seen=${revision[a]}
 api POST /v1/donors/a/heartbeat "{\"instance\":\"i1\",\"revision\":$seen,\"ended\":[\"$id\"]}"
 has "a repeated report spares what was granted later" "[.leases[].lease] == [\"$id\"]"
 revision[a]=$(get .revision)
@@ -86,8 +94,10 @@ is "a donor that left is unknown" "$status" 404
 # silence, with a broker that waits for less
 kill_broker
 start_broker --donor-timeout 4
+comes_back a 6 i2
+comes_back b 4 i1
+unset "instance[b]"        # it is silent from here on
 pump a i2
-until_true 60 donor_is a '.applied == .revision'
 up() { beat b i1; donor_is b '.state == "up"'; }
 until_true 60 up
 point $? "a donor is up that is heard of"

@@ -102,6 +102,7 @@ api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 api POST /v1/donors "{\"id\":\"r:1\",\"host\":\"127.0.0.1\",\"rdma_host\":\"192.168.7.1\",\"rdma_port\":7002,
     \"transports\":[\"verbs\"],\"region_size\":$region,\"regions\":1,\"instance\":\"ir\"}"
 is "a donor needs no port for tcp" "$status" 200
+instance[r:1]=ir revision[r:1]=0
 lease c5 i1 1
 has "the lease's holder is told how RDMA reaches it" '[.donors[] | {id, host, port, rdma_host, rdma_port, transports}] ==
     [{id: "r:1", host: "127.0.0.1", port: 0, rdma_host: "192.168.7.1", rdma_port: 7002, transports: ["verbs"]}]'

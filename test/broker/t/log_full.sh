@@ -112,7 +112,7 @@ done
 
 own_url=$url
 for kind in pipe socket; do
-    start $kind "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/$kind.db"
+    start $kind "$RBP_BROKER" --listen 127.0.0.1:0
     until_true 60 logged 'listening on'
     point $? "a broker that logs to a $kind"
     url=http://$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$out")

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 : "${RBP_DONOR:=$root/build/remote_bp_donor}"
-credentials=$state.credentials
+credentials=$made/broker.credentials
 
 # ctl ARGUMENT...: sets code, out, err
 ctl()
@@ -33,10 +33,10 @@ reload()
 ctl --credentials "$credentials" credential add operator first
 is "before there is a certificate, a credential has no pin" "$code $(cut -d . -f 4 <<<"$out") $(grep -c 'has no pin' <<<"$err")" "0 - 1"
 start_broker --credentials "$credentials"
-is "the broker makes key and certificate" "$(stat -c '%n %a' "$state.crt" "$state.key")" "$(printf '%s 600\n' "$state.crt" "$state.key")"
-is "which the log says" "$(grep -cE "info: made \"$state\.(key|crt)\"\$" "$log")" 2
-is "it has a name of its own, and no end" "$(openssl x509 -in "$state.crt" -noout -subject -ext subjectAltName -checkend 2000000000 | grep -cE 'CN = remote-bp-broker|DNS:remote-bp-broker|will not expire')" 3
-pin=$(pin_of "$state.crt")
+is "the broker makes key and certificate" "$(stat -c '%n %a' "$made/broker.crt" "$made/broker.key")" "$(printf '%s 600\n' "$made/broker.crt" "$made/broker.key")"
+is "which the log says" "$(grep -cE "info: made \"$made/broker\.(key|crt)\"\$" "$log")" 2
+is "it has a name of its own, and no end" "$(openssl x509 -in "$made/broker.crt" -noout -subject -ext subjectAltName -checkend 2000000000 | grep -cE 'CN = remote-bp-broker|DNS:remote-bp-broker|will not expire')" 3
+pin=$(pin_of "$made/broker.crt")
 shows "$pin"
 point $? "it shows that"
 shows "${pin%?}$([ "${pin: -1}" = 0 ] && echo 1 || echo 0)"
@@ -67,12 +67,12 @@ is "a wrong secret is told to who has the pin" "$code $(grep -c 'credential is m
 in_file "$wrong.$(printf '0%.0s' {1..64})" other
 ctl --broker "$url" --token-file "$dir/other" donors
 is "not to who has another one" "$code $(grep -c 'does not match pinned public key' <<<"$err") $(refused)" "1 1 $((before + 1))"
-ctl --broker "$url" --broker-ca "$state.crt" --token-file "$dir/other" donors
+ctl --broker "$url" --broker-ca "$made/broker.crt" --token-file "$dir/other" donors
 is "whatever the CA" "$code $(grep -c 'does not match pinned public key' <<<"$err") $(refused)" "1 1 $((before + 1))"
 in_file "$wrong.-" other
 ctl --broker "$url" --token-file "$dir/other" donors
 is "nor, without a pin, to who has no CA's word" "$code $(grep -ci 'certificate' <<<"$err") $(refused)" "1 1 $((before + 1))"
-ctl --broker "$url" --broker-ca "$state.crt" --token-file "$dir/other" donors
+ctl --broker "$url" --broker-ca "$made/broker.crt" --token-file "$dir/other" donors
 is "nor to who has it for another host" "$code $(grep -c 'no alternative certificate subject name matches' <<<"$err") $(refused)" "1 1 $((before + 1))"
 ctl --broker "http://${url#*://}" --token-file "$dir/token" donors
 is "with a pin, nothing is sent without TLS" "$code $(grep -c 'needs a URL of https://' <<<"$err")" "1 1"
@@ -83,7 +83,7 @@ start_broker --credentials "$credentials"
 shows "$pin"
 is "another start makes none" "$? $(grep -c 'info: made' "$log")" "0 0"
 kill_broker
-rm "$state.crt"
+rm "$made/broker.crt"
 start_broker --credentials "$credentials"
 shows "$pin"
 is "for a certificate that is lost, it makes another one, with the key that it has" "$? $(grep -c 'info: made' "$log")" "0 1"
@@ -103,22 +103,22 @@ point $? "a donor runs"
 make_cert new
 new_pin=$(pin_of "$dir/new.crt")
 in_file "$donor_secret.$new_pin" donor_token
-cp "$state.crt" "$dir/former.crt" && cp "$state.key" "$dir/former.key"
-cp "$dir/new.key" "$state.key"
-reload "warning: certificate \"$state.crt\" with key \"$state.key\" is not used: The certificate and the given key do not match.; that of before stays in use"
+cp "$made/broker.crt" "$dir/former.crt" && cp "$made/broker.key" "$dir/former.key"
+cp "$dir/new.key" "$made/broker.key"
+reload "warning: certificate \"$made/broker.crt\" with key \"$made/broker.key\" is not used: The certificate and the given key do not match.; that of before stays in use"
 shows "$pin"
 point $? "a key without its certificate is not used"
-cp "$dir/new.crt" "$state.crt"
-chmod 604 "$state.key"
-reload "with key \"$state.key\" is not used: others may read it: chmod 640 it"
+cp "$dir/new.crt" "$made/broker.crt"
+chmod 604 "$made/broker.key"
+reload "with key \"$made/broker.key\" is not used: others may read it: chmod 640 it"
 shows "$pin"
 point $? "nor one that others may read"
-chmod 600 "$state.key"
-: >"$state.crt"
+chmod 600 "$made/broker.key"
+: >"$made/broker.crt"
 reload "is not used: "
 shows "$pin"
 point $? "nor an empty file"
-cp "$dir/new.crt" "$state.crt"
+cp "$dir/new.crt" "$made/broker.crt"
 reload "info: serving HTTPS with certificate"
 shows "$new_pin"
 point $? "both are used from SIGHUP on"
@@ -162,7 +162,7 @@ is "a broker without credentials serves HTTPS if it is given a certificate" "$ur
 kill_broker
 for files in "here.crt elsewhere.key" "none here.key" "here.crt none" "here.key here.key"; do
     read -r cert key <<<"$files"
-    timeout 20 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" --tls-cert "$dir/$cert" --tls-key "$dir/$key" 2>"$dir/err"
+    timeout 20 "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" --tls-cert "$dir/$cert" --tls-key "$dir/$key" 2>"$dir/err"
     is "no broker starts with $files" "$? $(grep -cF "error: cannot use certificate \"$dir/$cert\" with key \"$dir/$key\": " "$dir/err")" "1 1"
 done
 start_broker

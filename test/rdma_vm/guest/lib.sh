@@ -65,7 +65,7 @@ until_true()
 start_broker()
 {
     start_daemon "$dir/broker.log" "${as_postgres[@]}" "$RBP_BROKER" --listen 127.0.0.1:0 \
-        --state "$dir/broker.db" --donor-timeout 20 "$@" || bail_out 'no broker'
+        --donor-timeout 20 "$@" || bail_out 'no broker'
     broker=http://$daemon_address
 }
 

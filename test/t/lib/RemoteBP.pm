@@ -12,7 +12,10 @@ use Digest::SHA qw(sha256_hex);
 use Exporter 'import';
 use File::Temp;
 use HTTP::Tiny;
+use IO::Select;
+use IO::Socket::INET;
 use JSON::PP;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -23,7 +26,7 @@ use RemoteBP::Load;
 use RemoteBP::Proxy;
 
 our @EXPORT = qw(
-  rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
+  rbp_program start_broker start_donor restart_broker lease_secret http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build build_module tls http_client secret credential write_token write_credentials create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages pages_kept_or_evicted warm make_table two_templates content evict_buffers
@@ -78,14 +81,12 @@ sub wait_for
 
 #---- programs -------------------------------------------------------------
 
-# Options of start_broker: name, listen, state, args => [further arguments], pipe => 1
+# Options of start_broker: name, listen, noted => 1 (see lease_secret), args => [further arguments], pipe => 1
 # (see RemoteBP::Daemon), token => the word of credentials that it accepts (see secret).
 sub start_broker
 {
 	my (%opt) = @_;
 	my $name = $opt{name} // 'broker';
-	my $state =
-	  $opt{state} // PostgreSQL::Test::Utils::tempdir() . "/$name.db";
 	my $tls = grep { $_ eq '--credentials' } @{ $opt{args} // [] };
 	my $broker = RemoteBP::Daemon->start(
 		name => $name,
@@ -94,11 +95,11 @@ sub start_broker
 		tls => $tls,
 		command => [
 			rbp_program('broker'), '--listen',
-			$opt{listen} // '127.0.0.1:0', '--state',
-			$state, ($tls ? ('--tls-cert', tls()->{cert}, '--tls-key', tls()->{key}) : ()), @{ $opt{args} // [] }
+			$opt{listen} // '127.0.0.1:0',
+			($tls ? ('--tls-cert', tls()->{cert}, '--tls-key', tls()->{key}) : ()), @{ $opt{args} // [] }
 		]);
-	$broker->{state} = $state;
 	$broker->{args} = $opt{args};
+	$broker->{noted} = $opt{noted} && (ref $opt{noted} ? $opt{noted} : note_renewals($broker->url));
 	$broker->{token} = $opt{token};
 	wait_for(
 		'the broker to answer',
@@ -107,7 +108,52 @@ sub start_broker
 	return $broker;
 }
 
-# Another process on the same address and state.
+# Clusters reach this broker through here, and renewals that it has granted are noted: only
+# the holder and the broker know a lease's secret.
+sub note_renewals
+{
+	my ($url) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/renewals';
+	my $listener = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1', ReuseAddr => 1) or die $!;
+	my $parent = $$;
+	append_to_file($file, '');
+	my $pid = fork() // die $!;
+	return { url => 'http://127.0.0.1:' . $listener->sockport, file => $file } if $pid;
+	$SIG{PIPE} = 'IGNORE';
+	while (getppid() == $parent)
+	{
+		my $conn = IO::Select->new($listener)->can_read(1) && $listener->accept or next;
+		my ($head, $body) = ('', '');
+		while (my $line = <$conn>) { $head .= $line; last if $line =~ /^\r?\n$/ }
+		read($conn, $body, $1) if $head =~ /^Content-Length: *(\d+)/mi;
+		my ($method, $path) = $head =~ /^(\S+) (\S+)/ or next;
+		my $answer = http_client(timeout => 10)->request($method, $url . $path,
+			{ content => $body, headers => { 'Content-Type' => 'application/json' } });
+		# that it cannot be reached is shown by no answer
+		print $conn "HTTP/1.1 $answer->{status} Answer\r\nRemote-BP-Broker: played\r\nConnection: close\r\n"
+		  . 'Content-Length: ' . length($answer->{content}) . "\r\n\r\n$answer->{content}"
+		  if $answer->{status} != 599;
+		close $conn;
+		append_to_file($file, "$path $body\n") if $path =~ /renew/ && $answer->{status} == 200;
+	}
+	POSIX::_exit(0);
+}
+
+# The secret by which a lease of a broker that was started with noted => 1 was renewed last.
+sub lease_secret
+{
+	my ($broker, $lease) = @_;
+	return wait_for(
+		'the lease to be renewed',
+		sub {
+			my ($last) = reverse(slurp_file($broker->{noted}{file}) =~ m{^/v1/leases/\Q$lease\E/renew (.*)$}mg);
+			return undef unless $last;
+			my $renewal = decode_json($last);
+			return $renewal->{new_secret} // $renewal->{secret};
+		});
+}
+
+# Another process on the same address.
 sub restart_broker
 {
 	my ($old) = @_;
@@ -115,8 +161,8 @@ sub restart_broker
 	return start_broker(
 		name => $old->{name},
 		listen => $old->address,
-		state => $old->{state},
 		token => $old->{token},
+		noted => $old->{noted},
 		pipe => $old->{pipe},
 		args => $old->{args});
 }
@@ -377,7 +423,7 @@ sub encrypt
 sub configure
 {
 	my ($node, %opt) = @_;
-	my $broker = $opt{broker} ? $opt{broker}->url : '';
+	my $broker = !$opt{broker} ? '' : $opt{broker}{noted} ? $opt{broker}{noted}{url} : $opt{broker}->url;
 	my $tier = $opt{tier} // '64MB';
 	my $max = $opt{max_tier} // $tier;
 	my $compare = ($opt{compare} // 1) ? 'on' : 'off';

@@ -8,7 +8,6 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use File::Copy;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
@@ -16,7 +15,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
-  kept_cluster set_and_wait state_of kill_process crash crash_held go_on recovered wait_usable lease_id broker_lease lease_secret
+  kept_cluster set_and_wait state_of kill_process crash crash_held go_on recovered wait_usable lease_id broker_lease
   is_right is_kept is_empty is_forgotten is_discarded
 );
 
@@ -69,16 +68,6 @@ sub broker_lease
 	my $list = http_json($broker, 'GET', '/v1/leases') // {};
 	my ($lease) = grep { $_->{purpose} eq ($purpose // 'buffer') } @{ $list->{leases} // [] };
 	return $lease // {};
-}
-
-# The broker holds its state file locked.
-sub lease_secret
-{
-	my ($broker, $lease) = @_;
-	my $copy = PostgreSQL::Test::Utils::tempdir() . '/copy.db';
-	copy($broker->{state} . $_, $copy . $_) for '', '-wal';
-	chomp(my $secret = `sqlite3 '$copy' "SELECT secret FROM lease WHERE id = '$lease'"`);
-	return $secret;
 }
 
 # What there is before a crash, for is_kept() and its like.  Nothing is left to redo, and

@@ -81,7 +81,6 @@ sub run_broker
 	local %ENV = (%ENV, environment('broker'));
 	$broker = start_broker(
 		listen => $listen,
-		state => $file{state},
 		token => $token,
 		pipe => 1,
 		args => [ '--credentials', $file{credentials} ]);
@@ -113,7 +112,7 @@ sub run_all
 {
 	my ($transport) = @_;
 	my $dir = PostgreSQL::Test::Utils::tempdir();
-	$file{$_} = "$dir/$_" for qw(names state credentials donor_token server_token operator_token full_broker full_donor full_server clock_broker clock_donor clock_server);
+	$file{$_} = "$dir/$_" for qw(names credentials donor_token server_token operator_token full_broker full_donor full_server clock_broker clock_donor clock_server);
 	mkdir $file{names} or BAIL_OUT("$file{names}: $!");
 	$token = 'the-first-one';
 	write_credentials($file{credentials}, $token);
@@ -223,7 +222,7 @@ sub wait_alive
 # A row that failed must not make the next ones fail.
 sub mend
 {
-	unlink $file{$_} for qw(full_broker full_server);
+	unlink $file{full_server};
 	step_clock($_, 0) for qw(broker donor server);
 	give_token();
 	write_credentials($file{credentials}, $token);
@@ -496,26 +495,6 @@ sub rotated_log_has
 	return wait_for('the message', sub { grep { -f $_ && slurp_file($_) =~ /refused a .* from \Q$LAST_STRANGER\E:/ } $daemon->{log}, "$daemon->{log}.1" });
 }
 
-# A donor that comes must be written down.  It comes to be known when there is room.
-my $third;
-
-sub fill_brokers_disk
-{
-	write_file('full_broker', "0 state\n");
-	$third = { id => 'three', host => '127.0.0.1', port => PostgreSQL::Test::Cluster::get_free_port() };
-	run_donor($third, register => 0);
-	return wait_for('the disk to be full', sub { -f "$file{full_broker}.full" })
-	  && wait_for('the donor to be refused', sub { $third->{daemon}->log_text =~ /broker/ })
-	  && !heard('three');
-}
-
-sub empty_brokers_disk
-{
-	unlink $file{full_broker};
-	my $known = wait_alive('the donor to be known', sub { heard('three') });
-	return defined $third->{daemon}->stop(60) && $known;
-}
-
 # Sorts go on beside it, by donors.
 sub fill_servers_disk
 {
@@ -599,7 +578,6 @@ sub rows
 	  [ 'broker', 'log pipe full', sub { $broker->block_log; bother_broker(@STRANGERS) }, after => sub { $broker->unblock_log } ],
 	  [ 'broker', 'stopped while its log pipe is full', \&stop_broker_with_full_pipe ],
 	  [ 'broker', 'log rotated', sub { rotate_log($broker) }, after => sub { bother_broker($LAST_STRANGER) && rotated_log_has($broker) } ],
-	  [ 'broker', 'disk full', \&fill_brokers_disk, after => \&empty_brokers_disk ],
 	  [ 'donors', 'drained, restarted at another address', sub { restart_donors(moves => 1) } ],
 	  [ 'donors', 'log pipe full', \&block_logs_of_donors, after => \&unblock_logs_of_donors ],
 	  [ 'donors', 'drained and restarted while log pipes are full', sub { block_logs_of_donors() && restart_donors() } ],
