@@ -292,16 +292,13 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 		rbp_die("out of memory");
 
 	rc = rbp_http_request(http, "POST", heartbeat_path, body, &reply);
-	if (rc == 200 || rc == 202)
+	if (rc == 200)
 	{
 		int64_t		now = rbp_boottime_ns();
 
 		if (check_desired_state(reply))
 		{
-			/* 202: the broker could not save the report */
-			if (rc == 200)
-				donor_report_acknowledged(&report);
-			rc = 200;
+			donor_report_acknowledged(&report);
 			apply_desired_state(reply, now, revision);
 			*drain = json_is_true(json_object_get(reply, "drain"));
 		}

@@ -143,7 +143,7 @@ send_request(RbpHeldLease *h, const char *action, char *body, RbpHttpReply *repl
 			request_failed(h, failed, "%s", why);
 		return false;
 	}
-	if (reply->status != 200 && reply->status != 201 && reply->status != 202 &&
+	if (reply->status != 200 && reply->status != 201 &&
 		reply->status != 403 && reply->status != 404 && reply->status != 410)
 	{
 		rbp_lease_error_text(reply->body, reply->len, why, sizeof(why));
@@ -282,11 +282,6 @@ renew(RbpHeldLease *h, uint64 wanted)
 		rbp_lease_free(fresh);
 		return request_failed(h, FAILED_ANSWER, "it answered with another lease");
 	}
-	if (h->changes_secret && reply.status == 202)
-	{
-		rbp_lease_free(fresh);
-		return request_failed(h, FAILED_STATUS, "HTTP status 202: it cannot replace the lease's secret");
-	}
 	if (h->changes_secret)
 	{
 		memcpy(h->lease->cred.secret, h->new_secret, RBP_SECRET_LEN);
@@ -296,20 +291,16 @@ renew(RbpHeldLease *h, uint64 wanted)
 	}
 
 	/*
-	 * 202: the broker's disk is full.  The lease is renewed, but nothing was
-	 * released.  What remains of that is still in the lease, may still be
-	 * asked for, and is released by a later renewal.
+	 * What was not reported is still in the lease, may still be asked for,
+	 * and is released by a later renewal.
 	 */
-	if (reply.status == 202)
-		reported = 0;
 	h->nreleased -= reported;
 	if (h->nreleased > 0)
 		memmove(h->released, h->released + reported, sizeof(RbpRegionGrant) * h->nreleased);
 	rbp_lease_remove_regions(fresh, h->released, h->nreleased);
 	for (int i = 0; i < h->nreleased; i++)
 		rbp_lease_reclaimed(fresh, h->released[i].donor, 1);
-	outcome = rbp_lease_adopt(h, fresh, sent_ns);
-	return reply.status == 202 && outcome == RBP_LEASE_AGAIN ? RBP_LEASE_OK : outcome;
+	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
 /*

@@ -247,10 +247,10 @@ test_new_secret(RbpHeldLease *h)
 	ok(renew(h, MB) == RBP_LEASE_FAILED && strcmp(asked_secret, expected_secret) == 0, "the first of a lease from an image does");
 	ok(h->changes_secret && h->lease->cred.secret[0] == 1 && nchanged == 0, "without an answer nothing has changed");
 	failed = 0;
-	status = 202;
+	status = 503;
 	nadopted = 0;
 	ok(renew(h, MB) == RBP_LEASE_FAILED && nadopted == 0 && h->changes_secret && nchanged == 0,
-	   "a broker that cannot write has not replaced it, and the memory is not used");
+	   "a broker that does not know the lease yet has not replaced it, and the memory is not used");
 	status = 200;
 	ok(renew(h, MB) == RBP_LEASE_OK && strcmp(asked_secret, expected_secret) == 0 && asked_client,
 	   "it is asked again for the same, for this client");
