@@ -16,14 +16,23 @@ UPDATE pg_catalog.pg_proc SET
     proargmodes = proargmodes || '{o}'::"char"[],
     proargnames = proargnames || '{seal_failures}'::pg_catalog.text[]
 WHERE oid = 'remote_bp_stat_spill()'::pg_catalog.regprocedure;
+UPDATE pg_catalog.pg_proc SET
+    proallargtypes = proallargtypes || '{text}'::pg_catalog.regtype[]::pg_catalog.oid[],
+    proargmodes = proargmodes || '{o}'::"char"[],
+    proargnames = proargnames || '{broker}'::pg_catalog.text[]
+WHERE oid = 'remote_bp_leases()'::pg_catalog.regprocedure;
 
 CREATE OR REPLACE VIEW remote_bp_stat AS
     SELECT * FROM remote_bp_stat();
 CREATE OR REPLACE VIEW remote_bp_stat_spill AS
     SELECT * FROM remote_bp_stat_spill();
+CREATE OR REPLACE VIEW remote_bp_leases AS
+    SELECT * FROM remote_bp_leases();
 
 COMMENT ON COLUMN remote_bp_stat.seal_failures IS
     'Hash failures of pages that were encrypted: the donor returned other bytes than were sent';
+COMMENT ON COLUMN remote_bp_leases.broker IS
+    'URL of the broker at which the lease is renewed, of those in remote_bp.broker';
 COMMENT ON COLUMN remote_bp_stat_spill.seal_failures IS
     'Hash failures of blocks that were encrypted: the donor returned other bytes than were sent';
 

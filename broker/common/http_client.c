@@ -13,17 +13,19 @@
 #include "common/json.h"
 #include "common/limits.h"
 #include "common/text.h"
+#include "common/urls.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 struct RbpHttp
 {
 	CURL	   *curl;
-	char	   *base_url;		/* without a trailing slash */
+	const char *urls;
+	int			used;			/* of these */
+	char		url[RBP_URL_LEN];	/* that */
 	const char *token_file;
 	const char *ca_file;
 	char	   *token;			/* in use; NULL: none */
@@ -74,37 +76,25 @@ check_abort(void *arg, curl_off_t dltotal, curl_off_t dlnow,
 	return http->abort_flag != NULL && atomic_load(http->abort_flag);
 }
 
-bool
-rbp_http_is_url(const char *text)
-{
-	size_t		scheme = strncasecmp(text, "http://", 7) == 0 ? 7 : strncasecmp(text, "https://", 8) == 0 ? 8 : 0;
-
-	return scheme > 0 && strchr(":/", text[scheme]) == NULL;
-}
-
 /* Use this token, or none, from now on, and take ownership of it. */
 static void
 use_token(RbpHttp *http, char *token)
 {
 	http->token = token;
-	if (!rbp_curl_believe(http->curl, http->base_url, token, http->ca_file))
+	if (!rbp_curl_believe(http->curl, http->url, token, http->ca_file))
 		rbp_die("out of memory");
 }
 
 RbpHttp *
-rbp_http_create(const char *base_url, const char *token_file, const char *ca_file,
+rbp_http_create(const char *urls, const char *token_file, const char *ca_file,
 				long connect_ms, long total_ms)
 {
 	RbpHttp    *http = calloc(1, sizeof(RbpHttp));
-	size_t		len;
 
-	if (http == NULL || (http->curl = curl_easy_init()) == NULL ||
-		(http->base_url = strdup(base_url)) == NULL)
+	if (http == NULL || (http->curl = curl_easy_init()) == NULL)
 		rbp_die("out of memory");
-	len = strlen(http->base_url);
-	while (len > 0 && http->base_url[len - 1] == '/')
-		http->base_url[--len] = '\0';
-
+	http->urls = urls;
+	(void) rbp_urls_get(urls, 0, http->url);
 	http->token_file = token_file;
 	http->ca_file = ca_file;
 	use_token(http, rbp_token_load(token_file));
@@ -137,9 +127,34 @@ rbp_http_destroy(RbpHttp *http)
 		return;
 	curl_easy_cleanup(http->curl);
 	rbp_token_free(http->token);
-	free(http->base_url);
 	free(http->body.data);
 	free(http);
+}
+
+bool
+rbp_http_use(RbpHttp *http, int n)
+{
+	char		url[RBP_URL_LEN];
+
+	if (!rbp_urls_get(http->urls, n, url))
+		return false;
+	strcpy(http->url, url);
+	http->used = n;
+	use_token(http, http->token);
+	curl_easy_setopt(http->curl, CURLOPT_FRESH_CONNECT, 1L);
+	return true;
+}
+
+int
+rbp_http_used(const RbpHttp *http)
+{
+	return http->used;
+}
+
+const char *
+rbp_http_url(const RbpHttp *http)
+{
+	return http->url;
 }
 
 void
@@ -332,7 +347,7 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 
 	if (reply != NULL)
 		*reply = NULL;
-	if (asprintf(&url, "%s%s", http->base_url, path) < 0)
+	if (asprintf(&url, "%s%s", http->url, path) < 0)
 	{
 		url = NULL;
 		snprintf(http->error, sizeof(http->error), "out of memory");

@@ -25,12 +25,9 @@ typedef struct RbpHttp RbpHttp;
  */
 extern void rbp_http_init(void);
 
-/* Is this "http://" or "https://" and a host? */
-extern bool rbp_http_is_url(const char *text);
-
 /*
- * Create a client.  base_url: see rbp_http_is_url(); a trailing slash is allowed.
- * connect_ms bounds connecting, total_ms a whole request.
+ * Create a client.  urls: of brokers, see common/urls.h, of which the first is used until
+ * rbp_http_use(); kept by reference.  connect_ms bounds connecting, total_ms a whole request.
  *
  * token_file may be NULL, and is kept by reference.  The credential is read
  * now, and again when the broker refuses it, or is not whom its pin names: then
@@ -38,10 +35,20 @@ extern bool rbp_http_is_url(const char *text);
  * which is logged.  ca_file: see rbp_curl_believe(); likewise kept.  Ends the
  * process if the token file cannot be used now, or memory is short.
  */
-extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
+extern RbpHttp *rbp_http_create(const char *urls, const char *token_file,
 								const char *ca_file, long connect_ms,
 								long total_ms);
 extern void rbp_http_destroy(RbpHttp *http);
+
+/*
+ * Use the n-th broker of the list, from 0, with the next request.  Returns false, and
+ * goes on with the same one, if there are fewer.
+ */
+extern bool rbp_http_use(RbpHttp *http, int n);
+
+/* Which one is used, and its URL. */
+extern int	rbp_http_used(const RbpHttp *http);
+extern const char *rbp_http_url(const RbpHttp *http);
 
 /*
  * Try the credential of the file with the next request.  If the broker refuses it,

@@ -20,6 +20,7 @@
 #include "broker/server/server.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "common/urls.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -305,13 +306,22 @@ find_command(int argc, char **argv)
 	rbp_usage_error(&program, "\"%s\" is not a command", argv[0]);
 }
 
+/* The first of them that answers is used; if none does, the first request says why. */
 static RbpHttp *
 create_http(void)
 {
-	if (!rbp_http_is_url(opt_broker))
+	RbpHttp    *http;
+
+	if (!rbp_urls_valid(opt_broker))
 		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as https://HOST:PORT", opt_broker);
 	rbp_http_init();
-	return rbp_http_create(opt_broker, opt_token_file, opt_broker_ca, CONNECT_MS, TOTAL_MS);
+	http = rbp_http_create(opt_broker, opt_token_file, opt_broker_ca, CONNECT_MS, TOTAL_MS);
+	while (strchr(opt_broker, ',') != NULL && rbp_http_request(http, "GET", "/healthz", NULL, NULL) == -1)
+	{
+		if (!rbp_http_use(http, rbp_http_used(http) + 1))
+			break;
+	}
+	return http;
 }
 
 /* How many regions of the donor are leased; 0 if it has left, -1 if it does not drain any more. */

@@ -43,6 +43,10 @@
 #include <systemd/sd-daemon.h>
 
 #define REQUEST_MS		5000	/* the broker's long poll takes up to 1 s */
+#define MOVE_MS			3000	/* likewise, if there is another broker */
+#define PROBE_EVERY_MS	5000
+#define PROBE_MS		1000
+#define WELL_MS			10000	/* how long a former broker must have been well */
 #define RETRY_MIN_MS	200
 #define RETRY_MAX_MS	2000
 #define CLEAN_WAIT_MS	100
@@ -327,6 +331,11 @@ typedef struct Control
 {
 	const RbpDonorOptions *opt;
 	RbpHttp    *http;
+	RbpHttp    *probe;			/* asks brokers that come before the one in
+								 * use */
+	int64_t		probe_due;
+	int			well;			/* the first of these that is well; -1: none */
+	int64_t		well_since;
 	int64_t		revision;		/* last one applied; brokers go on from it */
 	int64_t		drain_until;	/* INT64_MAX: not draining */
 	int			retry_ms;
@@ -334,6 +343,7 @@ typedef struct Control
 	bool		replaced;		/* another process has this one's id */
 	bool		draining;		/* told to drain */
 	bool		broker_drains;	/* the broker is draining this donor */
+	bool		has_choice;		/* among brokers */
 	char		failure[512];	/* why the last request has failed; "": it has
 								 * not */
 	bool		failure_logged; /* that, or a reason before it */
@@ -388,11 +398,14 @@ control_init(Control *c, const RbpDonorOptions *opt)
 {
 	*c = (Control)
 	{
-		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS
+		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS,.well = -1
 	};
+	c->has_choice = strchr(opt->broker, ',') != NULL;
 	make_instance();
-	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
+	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000,
+							  c->has_choice ? MOVE_MS : REQUEST_MS);
 	rbp_http_set_abort(c->http, &stop_now);
+	c->probe = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, PROBE_MS, PROBE_MS);
 	donor_path = rbp_http_path("/v1/donors/%s", opt->id);
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);
 }
@@ -416,6 +429,7 @@ control_end(Control *c)
 	}
 	rbp_log_flush_repeated(true);
 	rbp_http_destroy(c->http);
+	rbp_http_destroy(c->probe);
 	free(donor_path);
 	free(heartbeat_path);
 }
@@ -460,7 +474,8 @@ request_succeeded(Control *c, bool drain)
 	{
 		c->registered = true;
 		c->replaced = false;
-		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
+		rbp_log(RBP_LOG_INFO, "registered with the broker as %s%s%s", c->opt->id,
+				c->has_choice ? ", at " : "", c->has_choice ? rbp_http_url(c->http) : "");
 	}
 	else
 	{
@@ -474,6 +489,64 @@ request_succeeded(Control *c, bool drain)
 	c->failure_logged = false;
 	c->failure[0] = '\0';
 	c->retry_ms = RETRY_MIN_MS;
+}
+
+/*
+ * ---- several brokers ------------------------------------------------------------
+ *
+ * A donor follows one of them, the first that works, and applies nothing that another one
+ * says.  Who leaves one tells it nothing: its leases go on at the next one.
+ */
+
+static void
+follow(Control *c, int broker)
+{
+	(void) rbp_http_use(c->http, broker);
+	c->registered = false;
+	c->well = -1;
+	c->probe_due = rbp_mono_ms() + PROBE_EVERY_MS;
+}
+
+/* The broker in use has failed: use the next one.  Returns false after the last one. */
+static bool
+move_on(Control *c)
+{
+	int			next = rbp_http_used(c->http) + 1;
+
+	if (!c->has_choice)
+		return false;
+	if (!rbp_http_use(c->http, next))
+		next = 0;
+	follow(c, next);
+	return next > 0;
+}
+
+/* Go back to a broker that comes before the one in use, when it has been well for a while. */
+static void
+try_earlier(Control *c)
+{
+	int64_t		now = rbp_mono_ms();
+	int			well = 0;
+
+	if (rbp_http_used(c->http) == 0 || now < c->probe_due)
+		return;
+	while (well < rbp_http_used(c->http) &&
+		   (!rbp_http_use(c->probe, well) || rbp_http_request(c->probe, "GET", "/healthz", NULL, NULL) != 200))
+		well++;
+	/* not all at once */
+	c->probe_due = now + PROBE_EVERY_MS + rand() % 1000;
+	if (well == rbp_http_used(c->http))
+		c->well = -1;
+	else if (c->well != well)
+	{
+		c->well = well;
+		c->well_since = now;
+	}
+	else if (now - c->well_since >= WELL_MS)
+	{
+		rbp_log(RBP_LOG_INFO, "broker %s is well again, and is preferred to %s", rbp_http_url(c->probe), rbp_http_url(c->http));
+		follow(c, well);
+	}
 }
 
 /* A request has failed, with that status.  False if the donor must exit. */
@@ -506,6 +579,8 @@ request_failed(Control *c, int status)
 	}
 	if (!atomic_load(&stop_now))
 		log_failure(c, status);
+	if (move_on(c))
+		return true;
 	pause_ms(c->retry_ms);
 	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;
 	return true;
@@ -534,6 +609,7 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		}
 		if (is_drained(&c))
 			break;
+		try_earlier(&c);
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
 			register_donor(c.http, opt, ep, c.revision, c.draining || c.broker_drains);
 		if (status == 200)

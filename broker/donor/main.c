@@ -28,6 +28,7 @@
 #include "broker/donor/verbs.h"
 #include "common/status.h"
 #include "common/text.h"
+#include "common/urls.h"
 #include "transport/peer.h"
 #include "transport/transport.h"
 
@@ -245,7 +246,7 @@ parse_options(int argc, char **argv)
 {
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
-	if (!rbp_http_is_url(opt.broker))
+	if (!rbp_urls_valid(opt.broker))
 		rbp_option_error(&program, "broker", "\"%s\" is not a URL such as https://HOST:PORT", opt.broker);
 	if (opt.rdma_advertise.given && is_wildcard(opt.rdma_advertise.host))
 		rbp_option_error(&program, "rdma-advertise", "clients cannot connect to any address");

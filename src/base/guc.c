@@ -17,6 +17,7 @@
 #include "base/guc.h"
 #include "base/injection_point.h"
 #include "common/limits.h"
+#include "common/urls.h"
 
 /* Their defaults are in the tables below. */
 char	   *rbp_guc_broker;
@@ -106,25 +107,10 @@ static const struct config_enum_entry encrypt_choices[] = {
 static bool
 check_broker(char **newval, void **extra, GucSource source)
 {
-	const char *url = *newval;
-	const char *host;
-
-	if (url[0] == '\0')
+	if ((*newval)[0] == '\0' || rbp_urls_valid(*newval))
 		return true;
-	host = pg_strncasecmp(url, "http://", 7) == 0 ? url + 7 :
-		pg_strncasecmp(url, "https://", 8) == 0 ? url + 8 : NULL;
-	if (host == NULL)
-	{
-		GUC_check_errdetail("A broker's URL starts with \"http://\" or \"https://\".");
-		return false;
-	}
-	if (host[0] == '\0' || host[0] == ':' || host[0] == '/' ||
-		strpbrk(url, " \t\r\n\"\\") != NULL)
-	{
-		GUC_check_errdetail("A broker's URL looks like \"https://host:port\".");
-		return false;
-	}
-	return true;
+	GUC_check_errdetail("A broker's URL looks like \"https://host:port\"; several are separated by commas.");
+	return false;
 }
 
 /* Set by rbp_guc_init(), since base/ must not call transport/. */
@@ -428,7 +414,7 @@ static const struct
 
 	{"remote_bp.broker", &rbp_guc_broker, "",
 		PGC_SIGHUP, GUC_SUPERUSER_ONLY,
-		"Sets the URL of the memory broker; an empty value turns the tier off.",
+		"Sets the URLs of the memory brokers, separated by commas; an empty value turns the tier off.",
 	.check = check_broker},
 	{"remote_bp.transport", &rbp_guc_transport, "auto",
 		PGC_SIGHUP, 0,

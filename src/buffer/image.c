@@ -62,7 +62,7 @@
 #define USED_FILE		IMAGE_FILE ".used"
 
 /* To be changed with what is in the image */
-#define FORMAT			UINT64_C(0x3330656761626d72)
+#define FORMAT			UINT64_C(0x3430656761626d72)
 
 /* A server's stop waits so long for the image, and a start for the files. */
 #define WRITE_NS		(2 * NANOS_PER_S)

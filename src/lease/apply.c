@@ -111,7 +111,7 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 	{
 		const RbpRegionGrant *region = &infos[i].grant;
 
-		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
+		if (infos[i].pool != h->pool || infos[i].used_bytes == 0)
 			continue;
 
 		/*

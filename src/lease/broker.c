@@ -11,11 +11,17 @@
 #include "utils/memutils.h"
 
 #include "base/stats.h"
+#include "common/clock.h"
 #include "common/token.h"
 #include "lease/broker.h"
 #include "lease/http.h"
 #include "lease/plan.h"
 #include "remote/remote.h"
+
+/* When to try brokers before the one in use again, after it came into use, and after that */
+#define EARLIER_FIRST_NS	(10000 * NANOS_PER_MS)
+#define EARLIER_EVERY_NS	(5000 * NANOS_PER_MS)
+#define EARLIER_TIMEOUT_MS	1000L
 
 /* Replace a string that lives as long as its broker; NULL to have none. */
 static void
@@ -32,13 +38,12 @@ set_string(char **string, const char *value)
 }
 
 RbpBroker *
-rbp_lease_broker_create(const char *url, const char *token_file)
+rbp_lease_broker_create(const char *urls, const char *token_file)
 {
 	RbpBroker  *b = MemoryContextAllocZero(TopMemoryContext, sizeof(RbpBroker));
 
-	set_string(&b->url, url);
-	for (size_t len = strlen(url); len > 0 && url[len - 1] == '/'; len--)
-		b->url[len - 1] = '\0';
+	set_string(&b->urls, urls);
+	(void) rbp_urls_get(urls, 0, b->url);
 	set_string(&b->token_file, token_file);
 	return b;
 }
@@ -46,7 +51,7 @@ rbp_lease_broker_create(const char *url, const char *token_file)
 void
 rbp_lease_broker_free(RbpBroker *b)
 {
-	set_string(&b->url, NULL);
+	set_string(&b->urls, NULL);
 	set_string(&b->token_file, NULL);
 	set_string(&b->token, NULL);
 	set_string(&b->rejected_token, NULL);
@@ -55,14 +60,33 @@ rbp_lease_broker_free(RbpBroker *b)
 	pfree(b);
 }
 
+bool
+rbp_lease_broker_set_urls(RbpBroker *b, const char *urls)
+{
+	char		in_use[RBP_URL_LEN];
+	char		url[RBP_URL_LEN];
+
+	(void) rbp_urls_get(b->urls, b->used, in_use);
+	for (int n = 0; rbp_urls_get(urls, n, url); n++)
+	{
+		if (strcmp(url, in_use) != 0)
+			continue;
+		set_string(&b->urls, urls);
+		b->used = n;
+		return true;
+	}
+	return false;
+}
+
 void
 rbp_lease_broker_save(const RbpBroker *b, RbpBrokerAccess *access)
 {
 	memset(access, 0, sizeof(*access));
-	if (strlen(b->url) >= sizeof(access->url) ||
+	if (strlen(b->urls) >= sizeof(access->urls) ||
 		strlen(b->token_file) >= sizeof(access->token_file))
 		return;
-	strlcpy(access->url, b->url, sizeof(access->url));
+	strlcpy(access->urls, b->urls, sizeof(access->urls));
+	access->used = b->used;
 	strlcpy(access->token_file, b->token_file, sizeof(access->token_file));
 	strlcpy(access->token, b->token != NULL ? b->token : "", sizeof(access->token));
 }
@@ -70,8 +94,9 @@ rbp_lease_broker_save(const RbpBroker *b, RbpBrokerAccess *access)
 RbpBroker *
 rbp_lease_broker_restore(const RbpBrokerAccess *access)
 {
-	RbpBroker  *b = rbp_lease_broker_create(access->url, access->token_file);
+	RbpBroker  *b = rbp_lease_broker_create(access->urls, access->token_file);
 
+	b->used = access->used;
 	set_string(&b->token, access->token);
 	return b;
 }
@@ -156,9 +181,9 @@ token_rejected(RbpBroker *b, const char *token, const RbpHttpReply *reply,
 	set_string(&b->rejected_reason, reason);
 }
 
-int
-rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
-						 RbpHttpReply *reply, char reason[RBP_BROKER_WHY_LEN])
+/* Ask the broker of b->url. */
+static int
+ask(RbpBroker *b, const RbpHttpRequest *request, RbpHttpReply *reply, char reason[RBP_BROKER_WHY_LEN])
 {
 	char	   *from_file = read_token(b->token_file, reason);
 	char	   *last = b->token != NULL ? pstrdup(b->token) : NULL;
@@ -200,5 +225,44 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		if (tokens[i] != NULL)
 			explicit_bzero(unconstify(char *, tokens[i]), strlen(tokens[i]));
 	}
+	return failed;
+}
+
+int
+rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
+						 RbpHttpReply *reply, char reason[RBP_BROKER_WHY_LEN])
+{
+	char		url[RBP_URL_LEN];
+	bool		earlier = request->stop_on_shutdown && b->used > 0 && rbp_now_ns() >= b->earlier_due;
+	int			first = earlier ? 0 : b->used;
+	int			n = first;
+	int			failed;
+	bool		answered;
+
+	do
+	{
+		RbpHttpRequest once = *request;
+
+		(void) rbp_urls_get(b->urls, n, b->url);
+		if (earlier && n < b->used)
+			once.timeout_ms = Min(once.timeout_ms, EARLIER_TIMEOUT_MS);
+		failed = ask(b, &once, reply, reason);
+		answered = failed == 0 && reply->status != 503;
+		/* no reason: it was not sent */
+		if (answered || (failed != 0 && reason[0] == '\0') || !request->stop_on_shutdown)
+			break;
+		n = rbp_urls_get(b->urls, n + 1, url) ? n + 1 : 0;
+	} while (n != first);
+
+	if (answered && n != b->used)
+	{
+		(void) rbp_urls_get(b->urls, b->used, url);
+		ereport(LOG,
+				(errmsg("remote_bp: broker \"%s\" is used in place of \"%s\"", b->url, url)));
+		b->used = n;
+		b->earlier_due = rbp_now_ns() + EARLIER_FIRST_NS;
+	}
+	else if (earlier)
+		b->earlier_due = rbp_now_ns() + EARLIER_EVERY_NS;
 	return failed;
 }

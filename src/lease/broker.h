@@ -11,13 +11,20 @@
 
 #include "postgres.h"
 
+#include "common/urls.h"
 #include "lease/http.h"
 #include "remote/remote.h"
 
-/* A broker, as the settings named it; all strings are palloc'ed. */
+/*
+ * The brokers, as the settings named them, one of which is in use; all strings are
+ * palloc'ed.  They are one to all but this file: a lease goes on at whichever knows it.
+ */
 typedef struct RbpBroker
 {
-	char	   *url;			/* without trailing slashes */
+	char	   *urls;			/* see common/urls.h */
+	int			used;			/* of these: the one that has answered last */
+	int64		earlier_due;	/* when to try those before it again */
+	char		url[RBP_URL_LEN];	/* the one that was asked last */
 	char	   *token_file;
 	char	   *token;			/* accepted last, "" for none; NULL: none yet */
 	char	   *rejected_token; /* the file's token, which was not accepted */
@@ -43,8 +50,14 @@ typedef struct RbpBroker
 #define RBP_BROKER_WHY_LEN		(MAXPGPATH + 100)
 
 /* The broker lives until it is freed. */
-extern RbpBroker *rbp_lease_broker_create(const char *url, const char *token_file);
+extern RbpBroker *rbp_lease_broker_create(const char *urls, const char *token_file);
 extern void rbp_lease_broker_free(RbpBroker *b);
+
+/*
+ * Have these URLs from now on.  Returns false, and changes nothing, if the one in use is not
+ * among them.
+ */
+extern bool rbp_lease_broker_set_urls(RbpBroker *b, const char *urls);
 
 /*
  * Save what another worker needs to use a broker that has answered, for shared
@@ -61,7 +74,9 @@ extern RbpBroker *rbp_lease_broker_restore(const RbpBrokerAccess *access);
 extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file);
 
 /*
- * Send one request, see rbp_lease_http_request().
+ * Send one request, see rbp_lease_http_request().  A broker that does not answer, or does not
+ * know yet (503), is asked no longer while another one does; those that come first in the
+ * list are tried again after some seconds.  When the server stops, only one is asked.
  *
  * The token is read from its file for each request, so that it can be replaced
  * at any time.  If the file cannot be read, or the broker does not accept its

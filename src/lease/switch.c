@@ -28,22 +28,12 @@ static RbpBroker *next_broker = NULL;
 static int64 next_due = 0;		/* when to try it, in rbp_now_ns() time */
 static int	next_failures = 0;	/* consecutive */
 
-/* Does the setting name that URL, apart from trailing slashes? */
-static bool
-same_url(const char *setting, const char *url)
-{
-	size_t		len = strlen(url);
-
-	return strncmp(setting, url, len) == 0 &&
-		strspn(setting + len, "/") == strlen(setting + len);
-}
-
 bool
 rbp_lease_settings_changed(void)
 {
 	const RbpBroker *b = next_broker != NULL ? next_broker : rbp_lease_current_broker;
 
-	return !same_url(rbp_guc_broker, b->url) ||
+	return strcmp(rbp_guc_broker, b->urls) != 0 ||
 		strcmp(rbp_guc_token_file, b->token_file) != 0;
 }
 
@@ -86,7 +76,7 @@ rbp_lease_switch_broker(RbpBroker *fresh)
 		RbpHeldLease *h = &rbp_leases[i];
 
 		if (h->pool == RBP_POOL_TEMP && h->lease != NULL &&
-			strcmp(h->broker->url, fresh->url) != 0)
+			strcmp(h->broker->urls, fresh->urls) != 0)
 			continue;
 		if (h->pool != RBP_POOL_TEMP)
 			rbp_lease_end(h, true);
@@ -118,7 +108,7 @@ rbp_lease_apply_settings(void)
 		rbp_lease_broker_free(next_broker);
 	next_broker = NULL;
 	if (rbp_lease_current_broker != NULL &&
-		same_url(rbp_guc_broker, rbp_lease_current_broker->url))
+		rbp_lease_broker_set_urls(rbp_lease_current_broker, rbp_guc_broker))
 	{
 		rbp_lease_broker_set_token_file(rbp_lease_current_broker, rbp_guc_token_file);
 		rbp_lease_current_broker->failures_logged &= ~(FAILED_TOKEN | FAILED_AUTH);

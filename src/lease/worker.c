@@ -262,7 +262,7 @@ is_of_current_broker(RbpPool pool)
 {
 	RbpBrokerAccess access;
 	bool		same = rbp_remote_get_broker(pool, &access) &&
-	strcmp(access.url, rbp_lease_current_broker->url) == 0;
+	strcmp(access.urls, rbp_lease_current_broker->urls) == 0;
 
 	explicit_bzero(&access, sizeof(access));
 	return same;

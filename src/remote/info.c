@@ -78,7 +78,7 @@ rbp_remote_lease_info(int *n)
 			continue;
 		(*n)++;
 		strlcpy(info->lease, lease->credentials.lease, sizeof(info->lease));
-		info->purpose = region->pool == RBP_POOL_BUFFER ? "buffer" : "temp";
+		info->pool = region->pool;
 		info->grant = region_grant(region);
 		info->heat = rbp_remote_pool_ops[region->pool]->heat((uint32) r, &info->used_bytes);
 		info->used_bytes *= BLCKSZ;

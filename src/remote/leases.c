@@ -349,7 +349,7 @@ rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access)
 	bool		known;
 
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
-	known = lease->has_lease && lease->broker.url[0] != '\0';
+	known = lease->has_lease && lease->broker.urls[0] != '\0';
 	*access = lease->broker;
 	LWLockRelease(&shared->remote_lock);
 	return known;

@@ -459,7 +459,8 @@ extern bool rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred,
  */
 typedef struct RbpBrokerAccess
 {
-	char		url[MAXPGPATH];
+	char		urls[MAXPGPATH];	/* see common/urls.h */
+	int			used;			/* of these */
 	char		token_file[MAXPGPATH];
 	char		token[RBP_TOKEN_LEN];	/* last one accepted, "" for none */
 } RbpBrokerAccess;
@@ -588,7 +589,7 @@ typedef struct RbpDonorInfo
 typedef struct RbpLeaseInfo
 {
 	char		lease[RBP_LEASE_ID_LEN];
-	const char *purpose;		/* "buffer" or "temp" */
+	RbpPool		pool;
 	RbpRegionGrant grant;
 	uint64		used_bytes;
 	uint64		heat;

@@ -12,6 +12,7 @@
 #include "utils/timestamp.h"
 
 #include "base/sql.h"
+#include "common/urls.h"
 #include "remote/remote.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_donors);
@@ -57,7 +58,16 @@ rbp_sql_leases(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo);
 	int			n;
 	RbpLeaseInfo *leases = rbp_remote_lease_info(&n);
+	char		brokers[RBP_POOLS][RBP_URL_LEN] = {0};
 
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+	{
+		RbpBrokerAccess access;
+
+		if (rbp_remote_get_broker((RbpPool) pool, &access))
+			(void) rbp_urls_get(access.urls, access.used, brokers[pool]);
+		explicit_bzero(&access, sizeof(access));
+	}
 	for (int i = 0; i < n; i++)
 	{
 		const RbpLeaseInfo *l = &leases[i];
@@ -66,13 +76,14 @@ rbp_sql_leases(PG_FUNCTION_ARGS)
 
 		remaining->time = l->remaining_ns / 1000;
 		rbp_row_text(&row, "lease", l->lease);
-		rbp_row_text(&row, "purpose", l->purpose);
+		rbp_row_text(&row, "purpose", l->pool == RBP_POOL_BUFFER ? "buffer" : "temp");
 		rbp_row_text(&row, "donor", l->grant.donor);
 		rbp_row_count(&row, "region", l->grant.region);
 		rbp_row_count(&row, "bytes", l->grant.bytes);
 		rbp_row_count(&row, "used_bytes", l->used_bytes);
 		rbp_row_count(&row, "heat", l->heat);
 		rbp_row_put(&row, "expires_in", IntervalPGetDatum(remaining), false);
+		rbp_row_text(&row, "broker", brokers[l->pool]);
 		rbp_sql_add_row(rsinfo, &row);
 	}
 	return (Datum) 0;

@@ -20,8 +20,8 @@
 RbpHeldLease rbp_leases[RBP_POOLS];
 char	   *rbp_guc_token_file = "";
 
-static RbpBroker current = {.url = "http://one",.token_file = ""};
-static RbpBroker other = {.url = "http://two",.token_file = ""};
+static RbpBroker current = {.urls = "http://one",.url = "http://one",.token_file = ""};
+static RbpBroker other = {.urls = "http://two",.url = "http://two",.token_file = ""};
 static int	nchecks = 0;
 static long timeout_ms;			/* of the last check */
 static bool answers = false;
@@ -53,6 +53,12 @@ RbpBroker *
 rbp_lease_broker_create(const char *url, const char *token_file)
 {
 	return &other;
+}
+
+bool
+rbp_lease_broker_set_urls(RbpBroker *b, const char *urls)
+{
+	return strcmp(b->urls, urls) == 0;
 }
 
 void
