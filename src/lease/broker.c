@@ -97,6 +97,7 @@ rbp_lease_broker_restore(const RbpBrokerAccess *access)
 	RbpBroker  *b = rbp_lease_broker_create(access->urls, access->token_file);
 
 	b->used = access->used;
+	b->earlier_due = rbp_now_ns() + EARLIER_FIRST_NS;
 	set_string(&b->token, access->token);
 	return b;
 }

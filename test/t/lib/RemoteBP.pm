@@ -423,7 +423,7 @@ sub encrypt
 sub configure
 {
 	my ($node, %opt) = @_;
-	my $broker = !$opt{broker} ? '' : $opt{broker}{noted} ? $opt{broker}{noted}{url} : $opt{broker}->url;
+	my $broker = $opt{urls} // (!$opt{broker} ? '' : $opt{broker}{noted} ? $opt{broker}{noted}{url} : $opt{broker}->url);
 	my $tier = $opt{tier} // '64MB';
 	my $max = $opt{max_tier} // $tier;
 	my $compare = ($opt{compare} // 1) ? 'on' : 'off';
