@@ -46,7 +46,7 @@ static bool opt_json;
 
 static const RbpOption options[] = {
 	{"broker", RBP_OPT_STRING, &opt_broker, "URL",
-	"the broker, as in https://host:port", "$REMOTE_BP_BROKER", false, 0, 0},
+	"the broker, as in https://host:port; several are separated by commas", "$REMOTE_BP_BROKER", false, 0, 0},
 	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
 	"file with the credential that the broker wants", "$REMOTE_BP_TOKEN_FILE", false, 0, 0},
 	{"broker-ca", RBP_OPT_STRING, &opt_broker_ca, "FILE",

@@ -67,7 +67,7 @@ static const RbpOption options[] = {
 	{"check-config", RBP_OPT_FLAG, &check_config, NULL,
 	"say whether the options are valid, then exit", NULL, false, 0, 0},
 	{"broker", RBP_OPT_STRING, &opt.broker, "URL",
-	"the broker's address, https://HOST:PORT", NULL, true, 0, 0},
+	"the broker, as in https://HOST:PORT; several are separated by commas", NULL, true, 0, 0},
 	{"listen", RBP_OPT_ADDRESS, &opt.listen, "HOST:PORT",
 	"address to serve memory on; port 0: any", NULL, true, 0, 0},
 	{"memory", RBP_OPT_SIZE, &opt.memory, "SIZE",
