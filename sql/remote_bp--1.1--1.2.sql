@@ -32,7 +32,7 @@ CREATE OR REPLACE VIEW remote_bp_leases AS
 COMMENT ON COLUMN remote_bp_stat.seal_failures IS
     'Hash failures of pages that were encrypted: the donor returned other bytes than were sent';
 COMMENT ON COLUMN remote_bp_leases.broker IS
-    'URL of the broker at which the lease is renewed, of those in remote_bp.broker';
+    'URL of the broker at which the lease is renewed';
 COMMENT ON COLUMN remote_bp_stat_spill.seal_failures IS
     'Hash failures of blocks that were encrypted: the donor returned other bytes than were sent';
 

