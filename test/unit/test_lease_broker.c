@@ -55,7 +55,7 @@ rbp_lease_http_request(const char *url, const char *token, const RbpHttpRequest 
 void
 rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 {
-	text[		0] = '\0';
+	buf[0] = '\0';
 }
 
 /* Ask; "WHO WERE ASKED; WHO IS IN USE; STATUS" */
@@ -118,7 +118,7 @@ main(void)
 	ok(strcmp(b->url, TWO) == 0, "which is told");
 	IS(request(b, false), "2; 2; 200", "... from then on");
 	does_so(200, 200, 200);
-	mock_now += 9 * S;
+	mock_now += 14 * S;
 	IS(request(b, false), "2; 2; 200", "not even when the first is back");
 	mock_now += 2 * S;
 	IS(request(b, false), "1; 1; 200", "but after a while");
@@ -126,7 +126,7 @@ main(void)
 
 	does_so(503, 200, 200);
 	IS(request(b, false), "12; 2; 200", "so is one that does not know yet");
-	mock_now += 11 * S;
+	mock_now += 16 * S;
 	IS(request(b, false), "12; 2; 200", "which is tried again");
 	mock_now += 4 * S;
 	IS(request(b, false), "2; 2; 200", "... not all the time");
@@ -135,7 +135,7 @@ main(void)
 	does_so(0, 404, 200);
 	IS(request(b, false), "2; 2; 404", "an answer is one, whatever it says");
 	does_so(503, 503, 0);
-	mock_now += 11 * S;
+	mock_now += 16 * S;
 	IS(request(b, false), "123; 2; failed 0", "all are asked once");
 	does_so(0, 503, 503);
 	IS(request(b, false), "231; 2; failed 0", "beginning with the one in use");
