@@ -60,8 +60,11 @@ point $? "the donor's log says so"
 # it is stopped, not killed: it knows the lease when it goes on, but not what has happened since
 kill -STOP "$broker_pid"
 url=$second
+follows() { [ "$(grep -c "registered with the broker as d, at $url\$" "$dir/donor")" -ge "$1" ]; }
+until_true 30 follows 2
+point $? "the first one is stopped: the donor follows the second one"
 until_true 30 renews
-point $? "the first one is stopped: the lease goes on with the second one"
+point $? "and the lease goes on there"
 renew "$all,\"bytes\":$((2 * region)),\"release\":[{\"donor\":\"d\",\"region\":0},{\"donor\":\"d\",\"region\":1},{\"donor\":\"d\",\"region\":2},{\"donor\":\"d\",\"region\":3}]"
 is "and shrinks" "$status $(get '.regions | length')" "200 2"
 regions=$(held)
