@@ -35,6 +35,10 @@
 #include "base/lock.h"
 #include "base/stats.h"
 
+/* The counters, and for each latency its buckets */
+#define BUCKETS(op)		(RBP_NUM_COUNTERS + (op) * RBP_LATENCY_BUCKETS)
+#define NUM_VALUES		BUCKETS(RBP_NUM_LATENCIES)
+
 /*
  * workers is written by all parallel workers of the process; they also count in
  * stripes of their own, so it is in no sum of all processes.  base is written by
@@ -43,8 +47,7 @@
  */
 typedef struct StatsStripe
 {
-	pg_atomic_uint64 counter[RBP_NUM_COUNTERS];
-	pg_atomic_uint64 bucket[RBP_NUM_LATENCIES][RBP_LATENCY_BUCKETS];
+	pg_atomic_uint64 counter[NUM_VALUES];	/* buckets come last */
 	pg_atomic_uint64 workers[RBP_NUM_USAGE_ITEMS];
 	pg_atomic_uint64 base[RBP_NUM_USAGE_ITEMS]; /* what was there when the
 												 * process started */
@@ -58,8 +61,7 @@ typedef struct StatsHeader
 {
 	LWLock		lock;			/* protects all of the header */
 	RbpStatsInfo info;
-	uint64		base_counter[RBP_NUM_COUNTERS];
-	uint64		base_bucket[RBP_NUM_LATENCIES][RBP_LATENCY_BUCKETS];
+	uint64		base[NUM_VALUES];
 } StatsHeader;
 
 const char *const rbp_counter_names[RBP_NUM_COUNTERS] = {
@@ -179,7 +181,7 @@ bump(StatsStripe *stripe, int counter, uint64 n)
 static inline void
 bump_latency(StatsStripe *stripe, RbpLatency op, int64 ns)
 {
-	pg_atomic_uint64 *bucket = &stripe->bucket[op][rbp_latency_bucket(ns)];
+	pg_atomic_uint64 *bucket = &stripe->counter[BUCKETS(op) + rbp_latency_bucket(ns)];
 
 	bump(stripe, RBP_COUNT_NS + op, (uint64) Max(ns, 0));
 	pg_atomic_write_u64(bucket, pg_atomic_read_u64(bucket) + 1);
@@ -269,27 +271,14 @@ rbp_histogram_quantile(const uint64 buckets[RBP_LATENCY_BUCKETS], double q)
 	return rbp_latency_lower(RBP_LATENCY_BUCKETS);
 }
 
-/* Sums since server start, without subtracting the baseline. */
+/* Sums of n values since server start, without subtracting the baseline. */
 static void
-sum_counters(uint64 counters[RBP_NUM_COUNTERS])
+sum_values(int first, int n, uint64 *sums)
 {
-	memset(counters, 0, sizeof(uint64) * RBP_NUM_COUNTERS);
+	memset(sums, 0, sizeof(uint64) * n);
 	for (int s = 0; s < rbp_compat_max_procs(); s++)
-	{
-		StatsStripe *stripe = stripe_at(s);
-
-		for (int i = 0; i < RBP_NUM_COUNTERS; i++)
-			counters[i] += pg_atomic_read_u64(&stripe->counter[i]);
-	}
-}
-
-static void
-sum_latency(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS])
-{
-	memset(buckets, 0, sizeof(uint64) * RBP_LATENCY_BUCKETS);
-	for (int s = 0; s < rbp_compat_max_procs(); s++)
-		for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
-			buckets[i] += pg_atomic_read_u64(&stripe_at(s)->bucket[op][i]);
+		for (int i = 0; i < n; i++)
+			sums[i] += pg_atomic_read_u64(&stripe_at(s)->counter[first + i]);
 }
 
 static inline uint64
@@ -298,24 +287,26 @@ since(uint64 now, uint64 base)
 	return now > base ? now - base : 0;
 }
 
+static void
+sum_since_reset(int first, int n, uint64 *sums)
+{
+	LWLockAcquire(&header->lock, LW_SHARED);
+	sum_values(first, n, sums);
+	for (int i = 0; i < n; i++)
+		sums[i] = since(sums[i], header->base[first + i]);
+	LWLockRelease(&header->lock);
+}
+
 void
 rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS])
 {
-	LWLockAcquire(&header->lock, LW_SHARED);
-	sum_counters(counters);
-	for (int i = 0; i < RBP_NUM_COUNTERS; i++)
-		counters[i] = since(counters[i], header->base_counter[i]);
-	LWLockRelease(&header->lock);
+	sum_since_reset(0, RBP_NUM_COUNTERS, counters);
 }
 
 void
 rbp_stats_histogram(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS])
 {
-	LWLockAcquire(&header->lock, LW_SHARED);
-	sum_latency(op, buckets);
-	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
-		buckets[i] = since(buckets[i], header->base_bucket[op][i]);
-	LWLockRelease(&header->lock);
+	sum_since_reset(BUCKETS(op), RBP_LATENCY_BUCKETS, buckets);
 }
 
 void
@@ -365,9 +356,7 @@ void
 rbp_stats_reset(void)
 {
 	LWLockAcquire(&header->lock, LW_EXCLUSIVE);
-	sum_counters(header->base_counter);
-	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
-		sum_latency((RbpLatency) op, header->base_bucket[op]);
+	sum_values(0, NUM_VALUES, header->base);
 	memset(&header->info, 0, sizeof(RbpStatsInfo));
 	header->info.reset_time = GetCurrentTimestamp();
 	LWLockRelease(&header->lock);
