@@ -9,12 +9,6 @@
  * requests in flight are linked in the order of submission: the send cursor
  * moves along that list.
  *
- * Joining.  Reads or writes of one batch that are adjacent in a region are
- * sent as one request, whose payload comes from or goes to the buffers of
- * each; the donor sees one long request.  Each keeps a slot of its own; those
- * after the first are "joined", and have no header.  If a request is given up
- * before any byte of the long one was sent, the long one is split again.
- *
  * Receiving.  What the socket has is read into a buffer, as many answers as
  * have come, and payloads are copied from there.  What is missing of a payload
  * is read directly into the caller's buffer.
@@ -49,8 +43,6 @@
 
 #define INPUT_SIZE		65536
 #define SEND_IOVS		64
-#define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of
-										 * several */
 
 _Static_assert(MAX_SLOTS == 1 << SLOT_BITS, "ids carry the slot number");
 
@@ -59,12 +51,7 @@ typedef struct Slot
 	uint64_t	id;				/* 0: free */
 	RbpIo	   *io;				/* NULL: given up, discard the answer */
 	uint32_t	len;
-	uint32_t	region;
-	uint64_t	offset;
 	uint8_t		op;
-	bool		joined;			/* joined to the slot before it in the list */
-	struct Slot *first;			/* has the header of the joined request */
-	uint32_t	total;			/* total bytes of the joined request */
 	uint8_t		header[RBP_REQUEST_SIZE];
 	const uint8_t *payload;		/* payload of a write */
 	uint8_t    *rest;			/* copy of the unsent rest of an abandoned
@@ -114,8 +101,6 @@ take_slot(TcpConn *conn)
 	slot->id = ++conn->last_seq << SLOT_BITS | (uint64_t) (slot - conn->slots);
 	slot->rest = NULL;
 	slot->rest_from = 0;
-	slot->joined = false;
-	slot->first = slot;
 	TAILQ_INSERT_TAIL(&conn->flight, slot, link);
 	if (conn->send_slot == NULL)
 	{
@@ -164,18 +149,11 @@ find_slot(TcpConn *conn, uint64_t id)
 	return &conn->slots[i];
 }
 
-/* Bytes of a slot's header: 0 if it is joined. */
-static size_t
-header_bytes(const Slot *slot)
-{
-	return slot->joined ? 0 : RBP_REQUEST_SIZE;
-}
-
 /* Bytes of a slot that are to be sent. */
 static size_t
 wire_bytes(const Slot *slot)
 {
-	return header_bytes(slot) + (slot->op == RBP_OP_WRITE ? slot->len : 0);
+	return RBP_REQUEST_SIZE + (slot->op == RBP_OP_WRITE ? slot->len : 0);
 }
 
 /*
@@ -191,58 +169,23 @@ slot_sent(const TcpConn *conn, const Slot *slot)
 
 /* Has any byte of the slot's request been sent? */
 static bool
-request_begun(const TcpConn *conn, const Slot *slot)
+slot_begun(const TcpConn *conn, const Slot *slot)
 {
-	return slot_sent(conn, slot) || slot_sent(conn, slot->first) ||
-		(conn->send_slot == slot->first && conn->send_off > 0);
-}
-
-/* Has the request that begins with this slot been sent completely? */
-static bool
-request_sent(const TcpConn *conn, const Slot *slot)
-{
-	return slot_sent(conn, slot) &&
-		(conn->send_slot == NULL || conn->send_slot->first != slot);
-}
-
-/* The slot that is joined to this one, or NULL. */
-static Slot *
-next_joined(const Slot *slot)
-{
-	Slot	   *next = TAILQ_NEXT(slot, link);
-
-	return next != NULL && next->joined ? next : NULL;
+	return slot_sent(conn, slot) || (conn->send_slot == slot && conn->send_off > 0);
 }
 
 static void
-make_header(Slot *slot)
+make_header(Slot *slot, const RbpIo *io)
 {
 	RbpWireRequest req = {.prefix.op = slot->op,.id = slot->id};
 
 	if (slot->op != RBP_OP_PING)
 	{
-		req.region = slot->region;
-		req.len = slot->total;
-		req.offset = slot->offset;
+		req.region = io->region;
+		req.len = io->len;
+		req.offset = io->offset;
 	}
 	rbp_wire_put_request(slot->header, &req);
-}
-
-/* Split the joined request that this slot is part of into single requests. */
-static void
-take_apart(Slot *slot)
-{
-	slot = slot->first;
-	do
-	{
-		Slot	   *next = next_joined(slot);
-
-		slot->joined = false;
-		slot->first = slot;
-		slot->total = slot->len;
-		make_header(slot);
-		slot = next;
-	} while (slot != NULL);
 }
 
 /* Fail the connection, and all requests in flight, with this status. */
@@ -279,31 +222,23 @@ send_some(TcpConn *conn)
 
 		for (Slot *slot = conn->send_slot; slot != NULL && n + 2 <= SEND_IOVS; slot = TAILQ_NEXT(slot, link))
 		{
-			size_t		header = header_bytes(slot);
-
-			if (skip < header)
+			if (skip < RBP_REQUEST_SIZE)
 			{
 				iov[n].iov_base = slot->header + skip;
-				iov[n].iov_len = header - skip;
+				iov[n].iov_len = RBP_REQUEST_SIZE - skip;
 				total += iov[n++].iov_len;
-				skip = header;
+				skip = RBP_REQUEST_SIZE;
 			}
 			if (slot->op == RBP_OP_WRITE)
 			{
-				uint32_t	from = (uint32_t) (skip - header);
+				uint32_t	from = (uint32_t) (skip - RBP_REQUEST_SIZE);
 				const uint8_t *src = slot->rest != NULL
 				? slot->rest + (from - slot->rest_from)
 				: slot->payload + from;
 
-				total += slot->len - from;
-				if (slot->joined && n > 0 &&
-					(const uint8_t *) iov[n - 1].iov_base + iov[n - 1].iov_len == src)
-					iov[n - 1].iov_len += slot->len - from;
-				else
-				{
-					iov[n].iov_base = (void *) src;
-					iov[n++].iov_len = slot->len - from;
-				}
+				iov[n].iov_base = (void *) src;
+				iov[n].iov_len = slot->len - from;
+				total += iov[n++].iov_len;
 			}
 			skip = 0;
 		}
@@ -352,20 +287,14 @@ begin_answer(TcpConn *conn, const uint8_t *header)
 	if (!rbp_wire_get_answer(header, RBP_ANSWER_SIZE, &ans))
 		return fail(conn, RBP_PROTOCOL);
 	slot = find_slot(conn, ans.id);
-	if (slot == NULL || slot->joined || !request_sent(conn, slot) || slot->op != ans.op)
+	if (slot == NULL || !slot_sent(conn, slot) || slot->op != ans.op)
 		return fail(conn, RBP_PROTOCOL);
 	if (ans.payload == 0)
 	{
-		while (slot != NULL)
-		{
-			Slot	   *next = next_joined(slot);
-
-			finish_slot(conn, slot, rbp_status_from_wire(ans.status));
-			slot = next;
-		}
+		finish_slot(conn, slot, rbp_status_from_wire(ans.status));
 		return RBP_OK;
 	}
-	if (ans.payload != slot->total)
+	if (ans.payload != slot->len)
 		return fail(conn, RBP_PROTOCOL);
 	conn->rx_slot = slot;
 	conn->rx_left = slot->len;
@@ -389,12 +318,8 @@ payload_arrived(TcpConn *conn, uint32_t len)
 	conn->rx_left -= len;
 	if (conn->rx_left == 0)
 	{
-		Slot	   *next = next_joined(conn->rx_slot);
-
 		finish_slot(conn, conn->rx_slot, RBP_OK);
-		conn->rx_slot = next;
-		if (next != NULL)
-			conn->rx_left = next->len;
+		conn->rx_slot = NULL;
 	}
 }
 
@@ -529,30 +454,10 @@ tcp_connect_wait(RbpConn *base, int64_t deadline_ns)
 	return status;
 }
 
-/* Join a new slot to the one before, if they are adjacent in the region. */
-static void
-join(Slot *last, Slot *slot)
-{
-	Slot	   *first;
-
-	if (last == NULL || slot->op == RBP_OP_PING)
-		return;
-	first = last->first;
-	if (last->op != slot->op || last->region != slot->region ||
-		last->offset + last->len != slot->offset ||
-		slot->len > JOINED_MAX || first->total > JOINED_MAX - slot->len)
-		return;
-	slot->joined = true;
-	slot->first = first;
-	first->total += slot->len;
-	make_header(first);
-}
-
 static RbpStatus
 tcp_submit(RbpConn *base, RbpIo *ios, int n)
 {
 	TcpConn    *conn = (TcpConn *) base;
-	Slot	   *before = NULL;	/* of the previous request of this batch */
 
 	if (conn->sock.state != RBP_SOCK_READY)
 		return rbp_io_set_all(ios, n, conn->sock.state == RBP_SOCK_FAILED
@@ -580,14 +485,9 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 		}
 		slot->io = io;
 		slot->op = op;
-		slot->len = slot->total = op == RBP_OP_PING ? 0 : io->len;
-		slot->region = io->region;
-		slot->offset = io->offset;
+		slot->len = op == RBP_OP_PING ? 0 : io->len;
 		slot->payload = io->buf;
-		join(before, slot);
-		if (!slot->joined)
-			make_header(slot);
-		before = slot;
+		make_header(slot, io);
 		io->cookie = slot->id;
 		io->status = RBP_INPROGRESS;
 	}
@@ -605,17 +505,14 @@ abandon(TcpConn *conn, RbpIo *io)
 	if (slot == NULL)
 		return;
 	slot->io = NULL;
-	if (!request_begun(conn, slot))
-	{
-		take_apart(slot);
+	if (!slot_begun(conn, slot))
 		drop_slot(conn, slot);
-	}
 	else if (slot->op == RBP_OP_WRITE && !slot_sent(conn, slot))
 	{
 		uint32_t	from = 0;
 
-		if (conn->send_slot == slot && conn->send_off > header_bytes(slot))
-			from = (uint32_t) (conn->send_off - header_bytes(slot));
+		if (conn->send_slot == slot && conn->send_off > RBP_REQUEST_SIZE)
+			from = (uint32_t) (conn->send_off - RBP_REQUEST_SIZE);
 
 		slot->rest = malloc(slot->len - from);
 		if (slot->rest == NULL)
