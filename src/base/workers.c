@@ -68,25 +68,47 @@ rbp_workers_shmem_init(void *mem)
 	states = memset(mem, 0, rbp_workers_shmem_size());
 }
 
-static void
-register_worker(RbpWorker which)
+BackgroundWorker
+rbp_worker_describe(const char *name, const char *library, const char *function)
 {
 	BackgroundWorker worker = {
 		.bgw_flags = BGWORKER_SHMEM_ACCESS,
-		.bgw_start_time = BgWorkerStart_PostmasterStart,
-		.bgw_restart_time = 1
+		.bgw_start_time = BgWorkerStart_ConsistentState,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_notify_pid = MyProcPid
 	};
 
-	if (workers[which].database)
-	{
-		worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
-		worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	}
-	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", workers[which].name);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", name);
 	strlcpy(worker.bgw_type, worker.bgw_name, BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, workers[which].library, BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, workers[which].function, BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, library, BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
 	strlcpy(worker.bgw_extra, RBP_VERSION, BGW_EXTRALEN);
+	return worker;
+}
+
+void
+rbp_worker_check_version(const char *name)
+{
+	if (strcmp(MyBgworkerEntry->bgw_extra, RBP_VERSION) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("remote_bp: the server runs version %s, and version %s of the %s is installed",
+						MyBgworkerEntry->bgw_extra, RBP_VERSION, name),
+				 errhint("Restart the server.")));
+}
+
+static void
+register_worker(RbpWorker which)
+{
+	BackgroundWorker worker = rbp_worker_describe(workers[which].name, workers[which].library,
+												  workers[which].function);
+
+	worker.bgw_restart_time = 1;
+	worker.bgw_notify_pid = 0;
+	if (workers[which].database)
+		worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
+	else
+		worker.bgw_start_time = BgWorkerStart_PostmasterStart;
 	refused[which] = !rbp_compat_register_worker(&worker);
 	if (refused[which])
 		ereport(WARNING,

@@ -15,6 +15,8 @@
 
 #include "postgres.h"
 
+#include "postmaster/bgworker.h"
+
 typedef enum RbpWorker
 {
 	RBP_WORKER_LEASE,
@@ -31,6 +33,19 @@ extern void rbp_workers_shmem_init(void *mem);
 
 /* Register them, in _PG_init().  Their bgw_extra is the version of the postmaster's code. */
 extern void rbp_workers_register(void);
+
+/*
+ * A worker of that name and entry point that is started once, on a consistent server, and
+ * tells this process when it ends
+ */
+extern BackgroundWorker rbp_worker_describe(const char *name, const char *library,
+											const char *function);
+
+/*
+ * For a worker in a library of its own: raise an error if a new version was installed
+ * since the server was started.  A name says which it is.
+ */
+extern void rbp_worker_check_version(const char *name);
 
 /*
  * For the worker itself, first: handle SIGHUP and SIGTERM, which it then unblocks, and

@@ -366,13 +366,7 @@ rbp_follower_main(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* a new version may have been installed since the server was started */
-	if (strcmp(MyBgworkerEntry->bgw_extra, RBP_VERSION) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("remote_bp: the server runs version %s, and version %s of the follower is installed",
-						MyBgworkerEntry->bgw_extra, RBP_VERSION),
-				 errhint("Restart the server.")));
+	rbp_worker_check_version("follower");
 	/* an earlier launcher may have left one */
 	if (!rbp_follow_begin())
 		proc_exit(0);

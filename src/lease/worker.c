@@ -382,13 +382,7 @@ rbp_lease_main(Datum arg)
 	sigaction(SIGTERM, &on_sigterm, NULL);
 	BackgroundWorkerUnblockSignals();
 
-	/* a new version may have been installed since the server was started */
-	if (strcmp(MyBgworkerEntry->bgw_extra, RBP_VERSION) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("remote_bp: the server runs version %s, and version %s of the lease worker is installed",
-						MyBgworkerEntry->bgw_extra, RBP_VERSION),
-				 errhint("Restart the server.")));
+	rbp_worker_check_version("lease worker");
 
 	rbp_remote_set_worker();
 

@@ -172,25 +172,6 @@ log_visit(Database *db, const RbpPolicyVisit *visit)
 	db->logged_no_room = visit->policies_without_room > 0;
 }
 
-/* A worker that is started once, and tells this process when it ends */
-static BackgroundWorker
-describe(const char *name, const char *library, const char *function)
-{
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS,
-		.bgw_start_time = BgWorkerStart_ConsistentState,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_notify_pid = MyProcPid
-	};
-
-	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", name);
-	strlcpy(worker.bgw_type, worker.bgw_name, BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, library, BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
-	strlcpy(worker.bgw_extra, RBP_VERSION, BGW_EXTRALEN);
-	return worker;
-}
-
 /*
  * Run a worker for the database and wait for its end.  Returns false if no
  * worker is available, or if another process wants exclusive access to the
@@ -202,7 +183,7 @@ describe(const char *name, const char *library, const char *function)
 static bool
 run_worker(const Database *db)
 {
-	BackgroundWorker worker = describe("policy worker", "remote_bp", "rbp_policy_worker_main");
+	BackgroundWorker worker = rbp_worker_describe("policy worker", "remote_bp", "rbp_policy_worker_main");
 	BackgroundWorkerHandle *handle;
 	bool		registered = false;
 	bool		locked;
@@ -409,7 +390,7 @@ watch_follower(void)
 	static BackgroundWorkerHandle *handle = NULL;
 	static int64 begun_ns = 0;
 	static int64 pause_ns = 0;
-	BackgroundWorker worker = describe("follower", "remote_bp_follow", "rbp_follower_main");
+	BackgroundWorker worker = rbp_worker_describe("follower", "remote_bp_follow", "rbp_follower_main");
 	int64		now = rbp_now_ns();
 	pid_t		pid;
 
