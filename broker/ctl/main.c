@@ -12,6 +12,7 @@
 #include "broker/common/log.h"
 #include "broker/common/options.h"
 #include "broker/ctl/advice.h"
+#include "broker/ctl/brokers.h"
 #include "broker/ctl/credential.h"
 #include "broker/ctl/health.h"
 #include "broker/ctl/show.h"
@@ -62,7 +63,7 @@ static const RbpOption options[] = {
 	{"once", RBP_OPT_FLAG, &opt_once, NULL,
 	"with top: print once", NULL, false, 0, 0},
 	{"watch", RBP_OPT_INT, &opt_watch, "SECONDS",
-	"with donors, leases and health: do it again each time", NULL, false, 1, 3600},
+	"with donors, leases, brokers and health: do it again each time", NULL, false, 1, 3600},
 	{"wait", RBP_OPT_FLAG, &opt_wait, NULL,
 	"with drain: wait until nothing is leased there", NULL, false, 0, 0},
 	{"timeout", RBP_OPT_INT, &opt_timeout, "SECONDS",
@@ -84,6 +85,7 @@ static const RbpProgram program = {
 	"  undrain DONOR  lease this donor's memory again\n"
 	"  forget DONOR   this donor, which is gone, does not come back\n"
 	"  revoke LEASE   end this lease at once\n"
+	"  brokers        each broker of the list, and how many donors follow it\n"
 	"  health         one line; exits with 0 if all is well, with 4 if not;\n"
 	"                 with --dbname, of a server's tier, and what it saves\n"
 	"Commands for the file of a broker, with --credentials; it is told by SIGHUP:\n"
@@ -193,6 +195,20 @@ run_health(const CtlSources *sources)
 	return ok ? RBP_EXIT_OK : RBP_EXIT_UNWELL;
 }
 
+/* Returns the exit code. */
+static int
+run_brokers(const CtlSources *sources)
+{
+	json_t	   *answer = ctl_brokers(sources->http);
+
+	if (opt_json)
+		print_json(answer);
+	else
+		ctl_brokers_print(stdout, answer);
+	json_decref(answer);
+	return RBP_EXIT_OK;
+}
+
 /*
  * ---- all commands ------------------------------------------------------------
  */
@@ -232,6 +248,7 @@ static const Command commands[] = {
 	{"undrain", "DONOR", DOES, "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL, NULL},
 	{"forget", "DONOR", DOES, "POST", "/v1/donors/%s/forget", ctl_show_forget, NULL, NULL},
 	{"revoke", "LEASE", DOES, "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL, NULL},
+	{"brokers", NULL, SHOWS, NULL, NULL, NULL, run_brokers, NULL},
 	{"health", NULL, SHOWS | TAKES_SERVER, NULL, NULL, NULL, run_health, NULL},
 	{"advice", NULL, TAKES_SERVER | TAKES_JSON, NULL, NULL, NULL, run_advice, NULL},
 	{"top", NULL, TAKES_BROKER | TAKES_SERVER | TAKES_ONCE, NULL, NULL, NULL, run_top, NULL},

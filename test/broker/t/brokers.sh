@@ -43,6 +43,9 @@ is "and grows" "$status $(get '.regions | length')" "200 6"
 regions=$(held)
 is "remote_bp_ctl takes the second one, too" "$("$RBP_CTL" --broker "$first,$second" donors | grep -c '^d ')" 1
 
+"$RBP_CTL" --broker "$first,$second" brokers >"$dir/brokers"
+is "and shows both" "$(sed 1d "$dir/brokers" | tr -s ' ' | sed 's/0 0 .*/0 0 why/; s/ $//')" "$first 0 0 why
+$second $(sed -n 's/.*default_version = .\(.*\)./\1/p' "$root/remote_bp.control") 1 1"
 url=$first
 : >"$log"
 "$RBP_BROKER" --listen "${first#http://}" 2>"$log" &
