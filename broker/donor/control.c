@@ -41,9 +41,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #define REQUEST_MS		5000	/* the broker's long poll takes up to 1 s */
 #define MOVE_MS			3000	/* likewise, if there is another broker */
+#define REGISTER_MS		15000	/* when a broker is lost, all come at once */
 #define PROBE_EVERY_MS	5000
 #define PROBE_MS		1000
 #define WELL_MS			10000	/* how long a former broker must have been
@@ -403,8 +405,7 @@ control_init(Control *c, const RbpDonorOptions *opt)
 	};
 	c->has_choice = strchr(opt->broker, ',') != NULL;
 	make_instance();
-	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000,
-							  c->has_choice ? MOVE_MS : REQUEST_MS);
+	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
 	rbp_http_set_abort(c->http, &stop_now);
 	c->probe = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, PROBE_MS, PROBE_MS);
 	donor_path = rbp_http_path("/v1/donors/%s", opt->id);
@@ -535,7 +536,7 @@ try_earlier(Control *c)
 		   (!rbp_http_use(c->probe, well) || rbp_http_request(c->probe, "GET", "/healthz", NULL, NULL) != 200))
 		well++;
 	/* not all at once */
-	c->probe_due = now + PROBE_EVERY_MS + rand() % 1000;
+	c->probe_due = now + PROBE_EVERY_MS + getpid() % 1000;
 	if (well == rbp_http_used(c->http))
 		c->well = -1;
 	else if (c->well != well)
@@ -611,6 +612,7 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		if (is_drained(&c))
 			break;
 		try_earlier(&c);
+		rbp_http_set_timeout(c.http, !c.registered ? REGISTER_MS : c.has_choice ? MOVE_MS : REQUEST_MS);
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
 			register_donor(c.http, opt, ep, c.revision, c.draining || c.broker_drains);
 		if (status == 200)
