@@ -391,10 +391,10 @@ test_pools(void)
 	infos = rbp_remote_lease_info(&n);
 	for (int i = 0; i < n; i++)
 	{
-		bool		temp = strcmp(infos[i].purpose, "temp") == 0;
+		bool		temp = infos[i].pool == RBP_POOL_TEMP;
 
 		temps += temp;
-		buffers += strcmp(infos[i].purpose, "buffer") == 0;
+		buffers += infos[i].pool == RBP_POOL_BUFFER;
 		mistakes += strcmp(infos[i].lease, temp ? "1" : "0") != 0;
 	}
 	pfree(infos);
@@ -2188,7 +2188,7 @@ test_promised_extents(void)
 static void
 test_broker(void)
 {
-	RbpBrokerAccess access = {.url = "http://b",.token_file = "f",.token = "t"};
+	RbpBrokerAccess access = {.urls = "http://b",.token_file = "f",.token = "t"};
 	RbpBrokerAccess found;
 
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
