@@ -38,13 +38,21 @@ curl_auth=()
 export CURL_HOME=$dir
 echo insecure >"$dir/.curlrc"
 
+# end SIGNAL PID...: those that still run; others' numbers may be those of somebody else's processes
+end()
+{
+    local signal=$1 pid running
+
+    shift
+    running=" $(jobs -rp | tr '\n' ' ')"
+    for pid; do
+        [[ $running != *" $pid "* ]] || kill -"$signal" "$pid" 2>/dev/null || true
+    done
+}
+
 clean_up()
 {
-    local pid
-
-    for pid in "${pump_pids[@]}" $broker_pid; do
-        kill -KILL "$pid" 2>/dev/null || true
-    done
+    end KILL "${pump_pids[@]}" $broker_pid
     wait
     [ -z "${scratch:-}" ] || rm -rf "$scratch"
 }
@@ -67,7 +75,7 @@ start_broker()
 
     [ ! -f "$dir/tls.crt" ] || [[ " $* " != *" --credentials "* ]] || tls=(--tls-cert "$dir/tls.crt" --tls-key "$dir/tls.key")
     : >"$log"
-    "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" "${tls[@]}" "$@" 2>"$log" &
+    REMOTE_BP_TEST_SETTLE_MS=${settle_ms:-8000} "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" "${tls[@]}" "$@" 2>"$log" &
     broker_pid=$!
     for ((i = 0; i < 300; i++)); do
         address=$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$log")
@@ -145,7 +153,7 @@ stop_applying()
     local donor
 
     for donor in "${!appliers[@]}"; do
-        kill "${appliers[$donor]}" 2>/dev/null
+        end TERM "${appliers[$donor]}"
         wait "${appliers[$donor]}" 2>/dev/null
         [ ! -s "$dir/applied.$donor" ] || revision[$donor]=$(<"$dir/applied.$donor")
         rm -f "$dir/applied.$donor"
@@ -242,7 +250,7 @@ stop_pumps()
     local pid
 
     for pid in "${pump_pids[@]}"; do
-        kill "$pid" 2>/dev/null
+        end TERM "$pid"
         wait "$pid" 2>/dev/null
     done
     pump_pids=()

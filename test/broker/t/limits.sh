@@ -7,6 +7,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 applying=false              # donors of curl have nothing to do here
+settle_ms=1000
 
 : "${RBP_DONOR:=$root/build/remote_bp_donor}"
 region=1048576

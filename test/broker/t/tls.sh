@@ -66,16 +66,16 @@ ctl --broker "$url" --token-file "$dir/other" donors
 is "a wrong secret is told to who has the pin" "$code $(grep -c 'credential is missing or wrong' <<<"$err") $(refused)" "1 1 $((before + 1))"
 in_file "$wrong.$(printf '0%.0s' {1..64})" other
 ctl --broker "$url" --token-file "$dir/other" donors
-is "not to who has another one" "$code $(grep -c 'does not match pinned public key' <<<"$err") $(refused)" "1 1 $((before + 1))"
+is "not to who has another one" "$code $(grep -c 'does not match pinned public key' <<<"$err") $(refused)" "3 1 $((before + 1))"
 ctl --broker "$url" --broker-ca "$made/broker.crt" --token-file "$dir/other" donors
-is "whatever the CA" "$code $(grep -c 'does not match pinned public key' <<<"$err") $(refused)" "1 1 $((before + 1))"
+is "whatever the CA" "$code $(grep -c 'does not match pinned public key' <<<"$err") $(refused)" "3 1 $((before + 1))"
 in_file "$wrong.-" other
 ctl --broker "$url" --token-file "$dir/other" donors
-is "nor, without a pin, to who has no CA's word" "$code $(grep -ci 'certificate' <<<"$err") $(refused)" "1 1 $((before + 1))"
+is "nor, without a pin, to who has no CA's word" "$code $(grep -ci 'certificate' <<<"$err") $(refused)" "3 1 $((before + 1))"
 ctl --broker "$url" --broker-ca "$made/broker.crt" --token-file "$dir/other" donors
-is "nor to who has it for another host" "$code $(grep -c 'no alternative certificate subject name matches' <<<"$err") $(refused)" "1 1 $((before + 1))"
+is "nor to who has it for another host" "$code $(grep -c 'no alternative certificate subject name matches' <<<"$err") $(refused)" "3 1 $((before + 1))"
 ctl --broker "http://${url#*://}" --token-file "$dir/token" donors
-is "with a pin, nothing is sent without TLS" "$code $(grep -c 'needs a URL of https://' <<<"$err")" "1 1"
+is "with a pin, nothing is sent without TLS" "$code $(grep -c 'needs a URL of https://' <<<"$err")" "3 1"
 
 # the key of before, at another start
 kill_broker
@@ -140,21 +140,21 @@ is "a certificate that is named has a pin, too" "$code $(cut -d . -f 4 <<<"$out"
 in_file "${out%.*}.-" ca_token
 start_broker --credentials "$credentials" --tls-cert "$dir/here.crt" --tls-key "$dir/here.key"
 ctl --broker "$url" --token-file "$dir/ca_token" donors
-is "a CA that the system does not know" "$code $(grep -ci 'certificate' <<<"$err")" "1 1"
+is "a CA that the system does not know" "$code $(grep -ci 'certificate' <<<"$err")" "3 1"
 ctl --broker "$url" --broker-ca "$dir/here.crt" --token-file "$dir/ca_token" donors
 is "is believed by --broker-ca" "$code $err" "0 "
 ctl --broker "https://localhost:${url##*:}" --broker-ca "$dir/here.crt" --token-file "$dir/ca_token" donors
 is "for each of its names" "$code $err" "0 "
 ctl --broker "$url" --broker-ca "$dir/elsewhere.crt" --token-file "$dir/ca_token" donors
-is "another CA is not" "$code $(grep -ci 'certificate' <<<"$err")" "1 1"
+is "another CA is not" "$code $(grep -ci 'certificate' <<<"$err")" "3 1"
 ctl --broker "$url" --broker-ca "$dir/none" --token-file "$dir/ca_token" donors
-is "nor a file that is not there" "$code" 1
+is "nor a file that is not there" "$code" 3
 kill_broker
 cat "$dir/elsewhere.crt" "$dir/here.crt" >"$dir/chain.crt"
 start_broker --credentials "$credentials" --tls-cert "$dir/chain.crt" --tls-key "$dir/elsewhere.key"
 is "a chain is shown as a whole" "$(openssl s_client -connect "${url#*://}" -showcerts </dev/null 2>/dev/null | grep -c 'BEGIN CERTIFICATE')" 2
 ctl --broker "$url" --broker-ca "$dir/elsewhere.crt" --token-file "$dir/ca_token" donors
-is "a certificate for another host is not believed" "$code $(grep -c 'no alternative certificate subject name matches' <<<"$err")" "1 1"
+is "a certificate for another host is not believed" "$code $(grep -c 'no alternative certificate subject name matches' <<<"$err")" "3 1"
 kill_broker
 start_broker --tls-cert "$dir/here.crt" --tls-key "$dir/here.key"
 ctl --broker "$url" --broker-ca "$dir/here.crt" donors
