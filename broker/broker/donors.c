@@ -233,7 +233,7 @@ broker_donors_register(const char *path_id, const json_t *body)
 	}
 	else
 		broker_run(put_donor, JSON(body), INT(0));
-	broker_run("UPDATE donor_seen SET last_heard = now_ms()"
+	broker_run("UPDATE donor_seen SET forgiven = 0, last_heard = now_ms()"
 			   " WHERE donor = (SELECT key FROM donor WHERE id = ?1)", TEXT(id));
 	broker.counters[REGISTRATIONS]++;
 	return broker_reply(200, broker_get_text("SELECT json_object('revision', revision)"
@@ -303,7 +303,7 @@ set_draining(int64_t donor, const char *id, bool draining)
 
 /* Whatever else is a number is kept to be shown. */
 static const char *const put_seen =
-"UPDATE donor_seen SET last_heard = now_ms(),"
+"UPDATE donor_seen SET forgiven = 0, last_heard = now_ms(),"
 " want_back = min(ifnull(?2 ->> 'want_back', 0), regions),"
 " stats = (SELECT json_group_object(key, value)"
 "  FROM (SELECT key, value FROM json_each(?2) WHERE type IN ('integer', 'real')"

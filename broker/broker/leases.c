@@ -37,6 +37,7 @@
 #define ALIVE_MS		10000
 
 #define REVOKED			"was revoked"
+#define DONORS_MISSING	"the broker does not know which regions the lease has now: donors are missing"
 
 int
 broker_leases_end(int64_t lease, const char *how)
@@ -104,7 +105,7 @@ find_told(const char *id, const json_t *body, bool needs_all, BrokerReply *error
 	int64_t		lease = enough || !needs_all ? broker_told_prove(id, body) : 0;
 
 	if (lease == 0 && !ended && (!enough || early))
-		*error = broker_reply_error(503, "the broker does not know yet which regions the lease has: donors are missing");
+		*error = broker_reply_error(503, DONORS_MISSING);
 	else if (lease == 0 && broker_get("SELECT EXISTS (SELECT 1 FROM lease WHERE id = ?1)", TEXT(id)))
 		*error = broker_reply_error(403, "the secret is wrong");
 	else if (lease == 0)
@@ -113,7 +114,8 @@ find_told(const char *id, const json_t *body, bool needs_all, BrokerReply *error
 }
 
 /*
- * The lease of this id, if the body has its secret.  Who repeats a change of the secret,
+ * The lease of this id, if the body has its secret.  The donors of who can go elsewhere may follow
+ * another broker, which then knows better.  Who repeats a change of the secret,
  * because the answer was lost, has the former one and the current one.
  */
 static int64_t
@@ -126,6 +128,11 @@ find_held(const char *id, const json_t *body, bool needs_all, BrokerReply *error
 	{
 		free(error->text);
 		return find_told(id, body, needs_all, error);
+	}
+	if (json_is_true(json_object_get(body, "elsewhere")) && !broker_told_enough(body))
+	{
+		*error = broker_reply_error(503, DONORS_MISSING);
+		return 0;
 	}
 	secret = broker_get_text("SELECT secret FROM lease WHERE key = ?1", INT(lease));
 	if (!is_secret(json_object_get(body, "secret"), secret) &&

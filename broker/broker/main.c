@@ -104,20 +104,7 @@ forgive(int64_t ms)
 			ms);
 	broker_run("UPDATE lease_term SET deadline = deadline + ?1", INT(ms));
 	broker_run("UPDATE holding SET taken_at = taken_at + ?1 WHERE taken_at IS NOT NULL", INT(ms));
-	broker_run("UPDATE donor_seen SET last_heard = last_heard + ?1", INT(ms));
-}
-
-/*
- * Donors find another broker in the place of one that did not run for so long, and what they
- * tell that one is not known here: this one begins anew, as if it had been started again.
- */
-static void
-begin_anew(int64_t ms)
-{
-	rbp_log(RBP_LOG_WARNING, "the broker did not run for %" PRId64 " ms, and forgets donors and leases until donors tell of them", ms);
-	broker_run("DELETE FROM lease");
-	broker_run("DELETE FROM donor");
-	broker.started = broker_now();
+	broker_run("UPDATE donor_seen SET last_heard = last_heard + ?1, forgiven = forgiven + ?1", INT(ms));
 }
 
 static void
@@ -182,12 +169,8 @@ tick(void)
 {
 	static int64_t planned = 0;
 
-	int64_t		late = planned != 0 ? broker_now() - planned : 0;
-
-	if (late > (int64_t) opt_donor_timeout * 1000)
-		begin_anew(late);
-	else if (late > LATE_MS)
-		forgive(late);
+	if (planned != 0 && broker_now() - planned > LATE_MS)
+		forgive(broker_now() - planned);
 	expire_leases();
 	broker_share_update();
 	broker_reclaim_update_all();

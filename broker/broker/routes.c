@@ -84,6 +84,7 @@ static const BrokerMember renewal[] = {
 	{"release", BODY_ARRAY, false, 0, 0},
 	{"ahead", BODY_INT, false, 0, BROKER_MAX_SIZE},
 	{"donors", BODY_ARRAY, false, 0, 0},
+	{"elsewhere", BODY_BOOL, false, 0, 0},
 	{.key = NULL}
 };
 

@@ -17,6 +17,29 @@ BrokerState broker;
 
 _Thread_local int64_t broker_waited_ns;
 
+/* When somebody has committed last, which the ticker does each second; and the donors' timeout */
+static int64_t committed;
+static int64_t donor_timeout;
+
+/*
+ * Donors find another broker in the place of one that did not run for so long, and what they
+ * tell that one is not known here: this one begins anew, as if it had been started again.
+ */
+static void
+begin(void)
+{
+	int64_t		gap = rbp_mono_ms() - committed;
+
+	broker_store_begin();
+	if (gap <= donor_timeout)
+		return;
+	rbp_log(RBP_LOG_WARNING, "the broker did not run for %lld ms, and forgets donors and leases until donors tell of them",
+			(long long) gap);
+	broker_run("DELETE FROM lease");
+	broker_run("DELETE FROM donor");
+	broker.learns_since = committed = rbp_mono_ms();
+}
+
 void
 broker_state_open(int64_t donor_timeout_ms)
 {
@@ -29,7 +52,8 @@ broker_state_open(int64_t donor_timeout_ms)
 	pthread_condattr_destroy(&attr);
 	broker.check = getenv("REMOTE_BP_BROKER_CHECK");
 	broker.started = time(NULL);
-	broker.learns_since = rbp_mono_ms();
+	broker.learns_since = committed = rbp_mono_ms();
+	donor_timeout = donor_timeout_ms;
 	broker_store_open();
 	broker_begin();
 	broker_run("INSERT INTO setting VALUES (?1)", INT(donor_timeout_ms));
@@ -46,7 +70,7 @@ broker_begin(void)
 		pthread_mutex_lock(&broker.lock);
 		broker.lock_wait_ns += rbp_now_ns() - since;
 	}
-	broker_store_begin();
+	begin();
 }
 
 static void
@@ -62,6 +86,7 @@ commit(void)
 	if (broker_store_commit() || broker.wake)
 		pthread_cond_broadcast(&broker.changed);
 	broker.wake = false;
+	committed = rbp_mono_ms();
 }
 
 void
@@ -89,7 +114,7 @@ broker_wait(int64_t deadline)
 		pthread_cond_timedwait(&broker.changed, &broker.lock, &ts);
 		broker_waited_ns += rbp_now_ns() - since;
 	}
-	broker_store_begin();
+	begin();
 	return early;
 }
 

@@ -30,6 +30,10 @@
 
 /* Donors that follow a broker find another one in its place within this time. */
 #define SETTLE_MS		5000
+/* They send a heartbeat each second, and go to another broker after three without an answer. */
+#define RECENT_MS		3000
+/* Who has a lease renews it each second. */
+#define ALIVE_MS		10000
 
 static const BrokerMember members_of_told[] = {
 	{"lease", BODY_TEXT, true, 1, RBP_LEASE_ID_LEN - 1},
@@ -128,12 +132,13 @@ broker_told_check(const json_t *body, BrokerReply *error)
 
 /*
  * Why its regions are not the lease's (any more): it has ended here, or another instance of
- * its client, on the same machine, has a lease that is newer, since it was made or renewed here.
+ * its client, on the same machine, has a lease that is newer, since it was made here, or renewed here lately.
  */
 static const char *const has_ended =
 "SELECT EXISTS (SELECT 1 FROM ended WHERE id = b ->> 'lease' AND how <> '" BROKER_HAS_EXPIRED "')"
 " OR EXISTS (SELECT 1 FROM lease WHERE key > 0 AND client = b ->> 'client' AND purpose = b ->> 'purpose'"
 "  AND instance <> b ->> 'instance'"
+"  AND EXISTS (SELECT 1 FROM lease_term t WHERE t.lease = lease.key AND now_ms() - (deadline - ttl_ms) < ?2)"
 "  AND ifnull(machine = substr(b ->> 'instance', 1, nullif(instr(b ->> 'instance', '/'), 0)), 1))"
 " FROM (SELECT ?1 AS b)";
 
@@ -145,23 +150,34 @@ static const char *const put_told =
 
 /*
  * The lease that this donor tells of, made if it is not there.  0: it has ended, or is not that
- * donor's.  One that its holder has renewed here has a later deadline than any donor can know.
+ * donor's.  One that its holder does not renew here may have got another secret elsewhere: then what
+ * is known of it here is not true any more.
  */
 static int64_t
 find_or_make(int64_t donor, const json_t *told)
 {
 	const char *id = json_string_value(json_object_get(told, "lease"));
 	json_t	   *b = json_copy(json_object_get(told, "about"));
-	int64_t		here[2];		/* a lease, and whether the donor has its key */
+	int64_t		here[3] = {0};	/* a lease, whether the donor has its key, and
+								 * whether it is renewed here */
 	int64_t		lease = 0;
 
 	json_object_set(b, "lease", json_object_get(told, "lease"));
 	json_object_set(b, "key", json_object_get(told, "key"));
-	if (broker_get_all(here, "SELECT l.key, client = b ->> 'client' AND donor_key(secret, d.id) = b ->> 'key'"
-					   " FROM (SELECT ?2 AS b) JOIN lease l ON l.id = b ->> 'lease' JOIN donor d ON d.key = ?1"
-					   " WHERE l.key > 0", INT(donor), JSON(b)))
-		lease = here[1] ? here[0] : 0;
-	else if (broker_get(has_ended, JSON(b)) == 0)
+	broker_get_all(here, "SELECT l.key, client = b ->> 'client' AND donor_key(secret, d.id) = b ->> 'key',"
+				   "  now_ms() - (deadline - ttl_ms) < ?3"
+				   " FROM (SELECT ?2 AS b) JOIN lease l ON l.id = b ->> 'lease' JOIN lease_term t ON t.lease = l.key"
+				   " JOIN donor d ON d.key = ?1 WHERE l.key > 0", INT(donor), JSON(b), INT(ALIVE_MS));
+	if (here[0] != 0 && !here[1] && !here[2])
+		broker_run("DELETE FROM lease WHERE key = ?1", INT(here[0]));
+	if (here[1])
+	{
+		lease = here[0];
+		/* it may have been renewed elsewhere */
+		broker_run("UPDATE lease_term SET deadline = max(deadline, now_ms() + min(?2 - keep_ms, ttl_ms)) FROM lease"
+				   " WHERE lease = ?1 AND key = ?1", INT(lease), INT(json_integer_value(json_object_get(told, "remaining_ms"))));
+	}
+	else if (!here[2] && broker_get(has_ended, JSON(b), INT(ALIVE_MS)) == 0)
 	{
 		broker_run("DELETE FROM ended WHERE id = ?1", TEXT(id));
 		broker_run(put_told, INT(donor), JSON(b));
@@ -222,7 +238,8 @@ broker_told_enough(const json_t *body)
 	if (names == NULL)
 		return broker_told_settled();
 	return broker_get("SELECT EXISTS (SELECT 1 FROM json_each(?1) WHERE value NOT IN"
-					  " (SELECT id FROM donor_now WHERE state IN ('up', 'draining')))", JSON(names)) == 0;
+					  " (SELECT id FROM donor_now WHERE state IN ('up', 'draining') AND silent_ms + forgiven < ?2))", JSON(names),
+					  INT(json_is_true(json_object_get(body, "elsewhere")) ? RECENT_MS : INT64_MAX)) == 0;
 }
 
 /*

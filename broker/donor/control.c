@@ -523,6 +523,14 @@ move_on(Control *c)
 	return next > 0;
 }
 
+/* Does the broker in use answer?  Returns the status, or -1. */
+static int
+is_well(Control *c)
+{
+	rbp_http_set_timeout(c->http, PROBE_MS);
+	return rbp_http_request(c->http, "GET", "/healthz", NULL, NULL);
+}
+
 /* Go back to a broker that comes before the one in use, when it has been well for a while. */
 static void
 try_earlier(Control *c)
@@ -581,7 +589,7 @@ request_failed(Control *c, int status)
 	}
 	if (!atomic_load(&stop_now))
 		log_failure(c, status);
-	if (move_on(c))
+	if (status != 409 && move_on(c))
 		return true;
 	pause_ms(c->retry_ms);
 	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;
@@ -612,6 +620,12 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		if (is_drained(&c))
 			break;
 		try_earlier(&c);
+		/* one that takes connections, and hangs, costs little time */
+		if (!c.registered && c.has_choice && (status = is_well(&c)) != 200)
+		{
+			(void) request_failed(&c, status);
+			continue;
+		}
 		rbp_http_set_timeout(c.http, !c.registered ? REGISTER_MS : c.has_choice ? MOVE_MS : REQUEST_MS);
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
 			register_donor(c.http, opt, ep, c.revision, c.draining || c.broker_drains);

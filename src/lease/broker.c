@@ -25,6 +25,7 @@
 #define EARLIER_FIRST_NS	(15000 * NANOS_PER_MS)
 #define EARLIER_EVERY_NS	(5000 * NANOS_PER_MS)
 #define EARLIER_TIMEOUT_MS	1000L
+#define LOG_EVERY_NS		(5000 * NANOS_PER_MS)
 
 /* Replace a string that lives as long as its broker; NULL to have none. */
 static void
@@ -241,7 +242,9 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	int			first = earlier ? 0 : b->used;
 	int			n = first;
 	int			failed;
+	bool		unknown;
 	bool		answered;
+	bool		all_answered = true;
 
 	do
 	{
@@ -251,7 +254,9 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		if (earlier && n < b->used)
 			once.timeout_ms = Min(once.timeout_ms, EARLIER_TIMEOUT_MS);
 		failed = ask(b, &once, reply, reason);
-		answered = failed == 0 && reply->status != 503;
+		unknown = failed == 0 && request->insists && (reply->status == 403 || reply->status == 404);
+		answered = failed == 0 && reply->status != 503 && !unknown;
+		all_answered = all_answered && (answered || unknown);
 		/* no reason: it was not sent */
 		if (answered || (failed != 0 && reason[0] == '\0') || !request->stop_on_shutdown)
 			break;
@@ -261,12 +266,20 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	if (answered && n != b->used)
 	{
 		(void) rbp_urls_get(b->urls, b->used, url);
-		ereport(LOG,
-				(errmsg("remote_bp: broker \"%s\" is used in place of \"%s\"", b->url, url)));
+		/* it may go to and fro while the network is split */
+		if (rbp_now_ns() >= b->logged_until)
+			ereport(LOG,
+					(errmsg("remote_bp: broker \"%s\" is used in place of \"%s\"", b->url, url)));
+		b->logged_until = rbp_now_ns() + LOG_EVERY_NS;
 		b->used = n;
 		b->earlier_due = rbp_now_ns() + EARLIER_FIRST_NS;
 	}
 	else if (earlier)
 		b->earlier_due = rbp_now_ns() + EARLIER_EVERY_NS;
+	if (unknown && !all_answered)
+	{
+		strlcpy(reason, "it does not know the lease, and another one does not answer", RBP_BROKER_WHY_LEN);
+		return FAILED_NETWORK;
+	}
 	return failed;
 }

@@ -24,6 +24,7 @@ typedef struct RbpBroker
 	char	   *urls;			/* see common/urls.h */
 	int			used;			/* of these: the one that has answered last */
 	int64		earlier_due;	/* when to try those before it again */
+	int64		logged_until;	/* that another one is used */
 	char		url[RBP_URL_LEN];	/* the one that was asked last */
 	char	   *token_file;
 	char	   *token;			/* accepted last, "" for none; NULL: none yet */

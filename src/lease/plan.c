@@ -627,7 +627,7 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
 	if (wishes->new_secret != NULL)
 		rbp_hex_encode(wishes->new_secret, RBP_SECRET_LEN, new_secret);
-	text = dump(json_pack("{s:s, s:s*, s:s*, s:s*, s:I, s:I, s:I, s:I, s:o*, s:o}",
+	text = dump(json_pack("{s:s, s:s*, s:s*, s:s*, s:I, s:I, s:I, s:I, s:o*, s:o*, s:o}",
 						  "secret", secret,
 						  "new_secret", wishes->new_secret != NULL ? new_secret : NULL,
 						  "client", wishes->client,
@@ -636,6 +636,7 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 						  "ahead", (json_int_t) wishes->ahead,
 						  "ttl_ms", (json_int_t) wishes->ttl_ms,
 						  "keep_ms", (json_int_t) wishes->keep_ms,
+						  "elsewhere", wishes->elsewhere ? json_true() : NULL,
 						  "donors", wishes->insists != NULL ? donor_names(wishes->insists) : NULL,
 						  "release", list));
 	explicit_bzero(secret, sizeof(secret));

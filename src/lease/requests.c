@@ -27,6 +27,8 @@
 #define LEAVE_TTL_MS		2000
 /* Regions that one renewal reports as released: the broker takes 1 MiB */
 #define MAX_RELEASED		10000
+/* So often a lapsed lease is to have all of its regions, some 15 s */
+#define INSIST_LAPSED		5
 /* Consecutive requests before the main loop's other work gets its turn */
 #define MAX_ROUNDS			4
 
@@ -101,7 +103,7 @@ ask_broker(RbpHeldLease *h, const char *method, const char *action, char *body, 
 	char		path[RBP_LEASE_ID_LEN + 32] = "/v1/leases";
 	const RbpHttpRequest request = {
 		.method = method,.path = path,.body = body,.timeout_ms = timeout_ms,
-		.stop_on_shutdown = stop_on_shutdown
+		.stop_on_shutdown = stop_on_shutdown,.insists = h->in_use && h->deadline > rbp_now_ns()
 	};
 	int			failed;
 
@@ -246,10 +248,14 @@ renew(RbpHeldLease *h, uint64 wanted)
 	/*
 	 * A broker that does not know the lease learns of it from its donors.
 	 * While there is time, it is to wait for all of them; then we take what
-	 * is there.
+	 * is there.  Nobody uses a lapsed lease meanwhile.
 	 */
-	if (h->in_use)
-		wished.insists = h->deadline - sent_ns > h->lease->ttl_ms * NANOS_PER_MS / 2 ? h->lease : &no_regions;
+	wished.elsewhere = strchr(h->broker->urls, ',') != NULL;
+	if (h->in_use && (h->deadline > sent_ns ? h->deadline - sent_ns > h->lease->ttl_ms * NANOS_PER_MS / 2 :
+					  h->failures < INSIST_LAPSED))
+		wished.insists = h->lease;
+	else if (h->in_use)
+		wished.insists = &no_regions;
 	if (h->changes_secret)
 	{
 		if (!rbp_lease_instance(instance))

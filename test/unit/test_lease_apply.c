@@ -22,7 +22,7 @@
 
 /* the other files of the lease worker, and the settings */
 char		rbp_lease_client[RBP_DONOR_ID_LEN] = "client";
-static RbpBroker broker = {.url = "http://broker"};
+static RbpBroker broker = {.urls = "http://broker",.url = "http://broker"};
 RbpBroker  *rbp_lease_current_broker = &broker;
 int			rbp_guc_buffer_tier_max_size = EXTENTS;
 

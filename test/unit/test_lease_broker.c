@@ -59,11 +59,13 @@ rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 }
 
 /* Ask; "WHO WERE ASKED; WHO IS IN USE; STATUS" */
+static bool insists = false;
+
 static const char *
 request(RbpBroker *b, bool stops)
 {
 	static char said[300];
-	const RbpHttpRequest r = {.method = "POST",.path = "/v1/leases",.timeout_ms = 2000,.stop_on_shutdown = !stops};
+	const RbpHttpRequest r = {.method = "POST",.path = "/v1/leases",.timeout_ms = 2000,.stop_on_shutdown = !stops,.insists = insists};
 	RbpHttpReply reply;
 	char		why[RBP_BROKER_WHY_LEN];
 	int			failed;
@@ -139,6 +141,20 @@ main(void)
 	IS(request(b, false), "123; 2; failed 0", "all are asked once");
 	does_so(0, 503, 503);
 	IS(request(b, false), "231; 2; failed 0", "beginning with the one in use");
+	insists = true;
+	does_so(200, 404, 503);
+	IS(request(b, false), "231; 1; 200", "who insists asks others, if one does not know the lease");
+	does_so(404, 0, 503);
+	IS(request(b, false), "123; 1; 503", "which does not count while another one does not answer");
+	does_so(404, 200, 503);
+	IS(request(b, false), "12; 2; 200", "nor if it does, and knows it");
+	does_so(403, 503, 404);
+	IS(request(b, false), "231; 2; failed 403", "nor while one knows nothing yet");
+	does_so(403, 404, 404);
+	IS(request(b, false), "231; 2; 403", "but when all say so");
+	does_so(200, 410, 200);
+	IS(request(b, false), "2; 2; 410", "that it has ended is another thing");
+	insists = false;
 	does_so(0, -1, 200);
 	IS(request(b, false), "2; 2; failed 0", "a name that is being looked up is waited for");
 	does_so(200, 0, 200);

@@ -262,7 +262,7 @@ test_new_secret(RbpHeldLease *h)
 int
 main(void)
 {
-	RbpBroker	broker = {.url = "http://broker.test"};
+	RbpBroker	broker = {.urls = "http://broker.test",.url = "http://broker.test"};
 	RbpHeldLease *h = &rbp_leases[RBP_POOL_BUFFER];
 
 	rbp_lease_current_broker = h->broker = &broker;

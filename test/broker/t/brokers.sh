@@ -73,7 +73,9 @@ is "and shrinks" "$status $(get '.regions | length')" "200 2"
 regions=$(held)
 url=$first
 kill -CONT "$broker_pid"
+renew "$all,\"elsewhere\":true"
+is "the first one goes on, and does not answer who can ask the one that the donor follows" "$status" 503
 until_true 60 agrees
-point $? "the first one goes on: what it thought of the donor's regions is replaced"
+point $? "when the donor is back, what it thought of its regions is replaced"
 kill -TERM "$second_pid"
 finish
