@@ -206,8 +206,11 @@ static BrokerReply
 settle(const char *id, Awaited awaited, int status)
 {
 	const char *settle = getenv(SETTLE_VARIABLE);
-	int64_t		deadline = broker_now() + (settle != NULL ? atoll(settle) : SETTLE_MS);
+	int64_t		clean_until = broker_now() + SETTLE_MS;
+	int64_t		deadline = settle != NULL ? broker_now() + atoll(settle) : clean_until;
 	bool		wait_clean = awaited == AWAIT_CLEAN;
+	bool		more;
+	bool		applied;
 	int64_t		lease;
 	int			taken;
 	BrokerReply reply;
@@ -216,8 +219,10 @@ settle(const char *id, Awaited awaited, int status)
 	{
 		if (wait_clean)
 			broker_share_grant(lease, 0);
-		if ((applied_by_donors(lease, awaited) && !(wait_clean && broker_share_more_coming(lease))) ||
-			!broker_wait(deadline))
+		wait_clean = wait_clean && broker_now() < clean_until;
+		more = wait_clean && broker_share_more_coming(lease);
+		applied = applied_by_donors(lease, awaited);
+		if ((applied && !more) || !broker_wait(applied ? clean_until : deadline))
 			break;
 	}
 	if (lease == 0)

@@ -153,7 +153,10 @@ stop_applying()
     local donor
 
     for donor in "${!appliers[@]}"; do
-        end TERM "${appliers[$donor]}"
+        # nor may its curl send later what the donor does not want any more
+        end STOP "${appliers[$donor]}"
+        pkill -KILL -P "${appliers[$donor]}"
+        kill -KILL "${appliers[$donor]}" 2>/dev/null
         wait "${appliers[$donor]}" 2>/dev/null
         [ ! -s "$dir/applied.$donor" ] || revision[$donor]=$(<"$dir/applied.$donor")
         rm -f "$dir/applied.$donor"

@@ -114,6 +114,7 @@ is(log_count(qr/LOG: .*is not replaced: it does not accept the credential \(HTTP
 token_file("$dir/wrong");
 ok(wait_for('the log', sub { log_count(qr/does not accept the credential/) == 1 }, 30), 'a credential that is refused is refused again');
 write_credentials($accepted, 'guessed');
+write_token("$dir/donor", 'guessed', 'donor');      # which tells the broker of the leases
 $broker->{token} = 'guessed';
 $broker = restart_broker($broker);
 stays('the broker has changed its credentials');

@@ -13,23 +13,11 @@ use Test::More;
 
 my $MB = 1024 * 1024;
 
-# Nobody lends this memory: it is only leased.
-my $broker = start_broker(args => [ '--donor-timeout', '3600' ]);
-for my $n (1 .. 80)
-{
-	http_json(
-		$broker, 'POST',
-		'/v1/donors',
-		{
-			id => sprintf('donor%02d', $n),
-			host => '127.0.0.1',
-			port => 1,
-			transports => ['tcp'],
-			region_size => $MB,
-			regions => 1,
-			instance => "i$n"
-		}) or BAIL_OUT("donor$n is not registered");
-}
+my $broker = start_broker();
+start_donor($broker, id => sprintf('donor%02d', $_), memory => '1MB', region_size => '1MB', register => 0,
+	args => [ '--transports', 'tcp', '--threads', '1', '--min-free', '0' ])
+  for 1 .. 80;
+ok(wait_for('the donors', sub { 80 == grep { $_->{applied} == $_->{revision} } @{ http_json($broker, 'GET', '/v1/donors')->{donors} } }, 120), '80 donors');
 my $node = new_cluster('many', broker => $broker, transport => 'tcp', tier => '80MB');
 
 ok(wait_leased($node, 64, 60), 'memory of 64 donors is leased');

@@ -24,6 +24,7 @@ temp() { id=$temp_id secret=$temp_secret; renew "$@"; }
 buffer
 has "the first goes on" "$status == 200 and (.regions | length) == 4"
 stop_pumps
+applying=false              # nothing more is granted, and each heartbeat says what is wanted back
 api GET /v1/donors
 revision[a]=$(get '.donors[0].revision')
 
