@@ -116,7 +116,7 @@ const char *const broker_schema =
 "CREATE TEMP TABLE donor_seen ("
 " donor INTEGER PRIMARY KEY,"
 " last_heard INTEGER NOT NULL," /* now_ms() */
-" forgiven INTEGER NOT NULL DEFAULT 0,"	/* ms by which that was moved since */
+" forgiven INTEGER NOT NULL DEFAULT 0," /* ms by which that was moved since */
 " applied INTEGER NOT NULL DEFAULT 0,"	/* revision, as the donor says */
 " want_back INTEGER NOT NULL DEFAULT 0,"
 " stats TEXT NOT NULL DEFAULT '{}',"	/* JSON, an object of numbers */
