@@ -147,7 +147,8 @@ ok( wait_for(
 $broker->thaw;
 has('temp', 48, 'memory for temporary data is leased anew');
 has('buffer', 64, 'memory for buffer pages is leased anew');
-is(logged($offset, qr/broker "\S+" is back/), 1, 'the log reports once more that the broker is back');
+my $back = logged($offset, qr/broker "\S+" is back/);
+ok($back == 1 || $back == 2, 'the log reports once more that the broker is back, for each lease at most') or diag("$back times");
 
 # One of them is revoked: the other one stays.
 ($buffer, $temp) = (lease_of('buffer'), lease_of('temp'));
