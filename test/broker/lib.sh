@@ -38,15 +38,14 @@ curl_auth=()
 export CURL_HOME=$dir
 echo insecure >"$dir/.curlrc"
 
-# end SIGNAL PID...: those that still run; others' numbers may be those of somebody else's processes
+# end SIGNAL PID...: our own; the number of one that has ended may be that of somebody else's process
 end()
 {
-    local signal=$1 pid running
+    local signal=$1 pid me=$BASHPID
 
     shift
-    running=" $(jobs -rp | tr '\n' ' ')"
     for pid; do
-        [[ $running != *" $pid "* ]] || kill -"$signal" "$pid" 2>/dev/null || true
+        [[ $(ps -o ppid= -p "$pid") -ne me ]] || kill -"$signal" "$pid" 2>/dev/null || true
     done
 }
 
