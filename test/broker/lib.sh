@@ -38,8 +38,8 @@ curl_auth=()
 export CURL_HOME=$dir
 echo insecure >"$dir/.curlrc"
 
-# end SIGNAL PID...: our own; the number of one that has ended may be that of somebody else's process
-end()
+# end_own SIGNAL PID...: our own; the number of one that has ended may be that of somebody else's process
+end_own()
 {
     local signal=$1 pid me=$BASHPID
 
@@ -51,7 +51,7 @@ end()
 
 clean_up()
 {
-    end KILL "${pump_pids[@]}" $broker_pid
+    end_own KILL "${pump_pids[@]}" $broker_pid
     wait
     [ -z "${scratch:-}" ] || rm -rf "$scratch"
 }
@@ -153,7 +153,7 @@ stop_applying()
 
     for donor in "${!appliers[@]}"; do
         # nor may its curl send later what the donor does not want any more
-        end STOP "${appliers[$donor]}"
+        end_own STOP "${appliers[$donor]}"
         pkill -KILL -P "${appliers[$donor]}"
         kill -KILL "${appliers[$donor]}" 2>/dev/null
         wait "${appliers[$donor]}" 2>/dev/null
@@ -252,7 +252,7 @@ stop_pumps()
     local pid
 
     for pid in "${pump_pids[@]}"; do
-        end TERM "$pid"
+        end_own TERM "$pid"
         wait "$pid" 2>/dev/null
     done
     pump_pids=()
