@@ -181,6 +181,49 @@ is "what donors have not applied is not promised" "$status $(held)" "201 []"
 grep -q '2 regions are taken back, since their donors did not answer in time' "$log"
 point $? "and is taken back"
 
+# Donors come back from another broker, at which leases have gone on: whoever has not renewed one here
+# for ten seconds may have another secret there, or another lease.
+kill_broker
+instance=()
+start_broker --donor-timeout 300
+register a 8 ia
+beat a ia
+lease c1 m/1 2
+id1=$id
+lease c2 m/1 2
+id2=$id
+lease c3 m/1 2
+id3=$id
+lease c4 m/1 2
+id4=$id secret4=$secret
+beat a ia
+sleep 11
+renew
+fresh=$(printf 'ab%.0s' {1..32}) other=${id1/%????/abcd}
+secret=$fresh
+jq -c --arg key "$(donor_key a)" --arg one "$id1" --arg two "$id2" --arg other "$other" --arg four "$id4" '.leases |= map(
+    if .lease == $one or .lease == $four then .key = $key
+    elif .lease == $two then .lease = $other | .key = $key | .about.instance = "m/2" else . end)' "$dir/served.a" >"$dir/told"
+mv "$dir/told" "$dir/served.a"
+api GET /v1/leases
+before=$(get ".leases[] | select(.lease == \"$id3\") | .remaining_ms")
+comes_back a 8 ia
+api GET /v1/leases
+[ "$(get ".leases[] | select(.lease == \"$id3\") | .remaining_ms")" -gt "$before" ]
+point $? "a lease that was renewed elsewhere lasts longer here, too"
+id=$id1 secret=$fresh
+renew
+is "one that has another secret by now is its holder's" "$status $(get '.regions | length')" "200 2"
+id=$other
+renew
+is "a newer one of the same client is, too" "$status $(get '.regions | length')" "200 2"
+id=$id4
+renew
+is "but nobody's word changes the secret of one that is renewed here" "$status" 403
+secret=$secret4
+renew
+is "whose holder loses the regions of that donor alone" "$status $(get '.regions | length')" "200 0"
+
 # killed amid requests, again and again, under donors that lend memory: what was promised is so
 : "${RBP_DONOR:=$root/build/remote_bp_donor}"
 kill_broker
