@@ -11,7 +11,6 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use HTTP::Tiny;
-use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
@@ -34,25 +33,18 @@ END
 sub serve
 {
 	my ($listener, $broker, $parent) = @_;
-	$SIG{PIPE} = 'IGNORE';
-	while (getppid() == $parent)
-	{
-		my $conn = IO::Select->new($listener)->can_read(1) && $listener->accept or next;
-		my ($head, $body) = ('', '');
-		while (my $line = <$conn>) { $head .= $line; last if $line =~ /^\r?\n$/ }
-		read($conn, $body, $1) if $head =~ /^Content-Length: *(\d+)/mi;
-		my ($method, $path) = $head =~ /^(\S+) (\S+)/ or next;
-		my $version = -e "$dir/former" ? 'former' : 'present';
-		$body =~ s/"keep_ms"/"no_such"/ if $version eq 'former';
-		my $answer = HTTP::Tiny->new(timeout => 10)->request($method, $broker->url . $path,
-			{ content => $body, headers => { 'Content-Type' => 'application/json' } });
-		my $text = $answer->{content};
-		$text =~ s/, ?"rev": ?\d+//g if $version eq 'former';
-		print $conn "HTTP/1.1 $answer->{status} Answer\r\nRemote-BP-Broker: played\r\n"
-		  . "Connection: close\r\nContent-Length: " . length($text) . "\r\n\r\n$text";
-		close $conn;
-		append_to_file("$dir/renewed_by_$version", "$path\n") if $path =~ /renew/ && $answer->{status} == 200;
-	}
+	serve_requests(
+		$listener, $parent,
+		sub {
+			my ($method, $path, $body) = @_;
+			my $version = -e "$dir/former" ? 'former' : 'present';
+			$body =~ s/"keep_ms"/"no_such"/ if $version eq 'former';
+			my $answer = HTTP::Tiny->new(timeout => 10)->request($method, $broker->url . $path,
+				{ content => $body, headers => { 'Content-Type' => 'application/json' } });
+			$answer->{content} =~ s/, ?"rev": ?\d+//g if $version eq 'former';
+			append_to_file("$dir/renewed_by_$version", "$path\n") if $path =~ /renew/ && $answer->{status} == 200;
+			return $answer;
+		});
 	return;
 }
 

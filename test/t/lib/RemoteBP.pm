@@ -26,7 +26,7 @@ use RemoteBP::Load;
 use RemoteBP::Proxy;
 
 our @EXPORT = qw(
-  rbp_program start_broker start_donor restart_broker lease_secret http_json ctl ctl_json
+  rbp_program start_broker start_donor restart_broker serve_requests lease_secret http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build build_module tls http_client secret credential write_token write_credentials create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages pages_kept_or_evicted warm make_table two_templates content evict_buffers
@@ -119,6 +119,23 @@ sub note_renewals
 	append_to_file($file, '');
 	my $pid = fork() // die $!;
 	return { url => 'http://127.0.0.1:' . $listener->sockport, file => $file } if $pid;
+	serve_requests(
+		$listener, $parent,
+		sub {
+			my ($method, $path, $body) = @_;
+			my $answer = http_client(timeout => 10)->request($method, $url . $path,
+				{ content => $body, headers => { 'Content-Type' => 'application/json' } });
+			append_to_file($file, "$path $body\n") if $path =~ /renew/ && $answer->{status} == 200;
+			return $answer;
+		});
+	POSIX::_exit(0);
+}
+
+# In the place of a broker, until the parent is gone: the sub gets method, path and body of each
+# request, and returns an answer as HTTP::Tiny's.  599, that it cannot be reached, is shown by none.
+sub serve_requests
+{
+	my ($listener, $parent, $sub) = @_;
 	$SIG{PIPE} = 'IGNORE';
 	while (getppid() == $parent)
 	{
@@ -127,16 +144,13 @@ sub note_renewals
 		while (my $line = <$conn>) { $head .= $line; last if $line =~ /^\r?\n$/ }
 		read($conn, $body, $1) if $head =~ /^Content-Length: *(\d+)/mi;
 		my ($method, $path) = $head =~ /^(\S+) (\S+)/ or next;
-		my $answer = http_client(timeout => 10)->request($method, $url . $path,
-			{ content => $body, headers => { 'Content-Type' => 'application/json' } });
-		# that it cannot be reached is shown by no answer
+		my $answer = $sub->($method, $path, $body);
 		print $conn "HTTP/1.1 $answer->{status} Answer\r\nRemote-BP-Broker: played\r\nConnection: close\r\n"
 		  . 'Content-Length: ' . length($answer->{content}) . "\r\n\r\n$answer->{content}"
 		  if $answer->{status} != 599;
 		close $conn;
-		append_to_file($file, "$path $body\n") if $path =~ /renew/ && $answer->{status} == 200;
 	}
-	POSIX::_exit(0);
+	return;
 }
 
 # The secret by which a lease of a broker that was started with noted => 1 was renewed last.
