@@ -30,12 +30,6 @@
 #define SETTLE_MS		1000
 #define SETTLE_VARIABLE	"REMOTE_BP_TEST_SETTLE_MS"
 
-/*
- * Clients renew each second at the latest, and try again within five: who was not
- * heard of for this long is dead, or will find its lease taken over.
- */
-#define ALIVE_MS		10000
-
 #define REVOKED			"was revoked"
 #define DONORS_MISSING	"the broker does not know which regions the lease has now: donors are missing"
 
@@ -251,7 +245,7 @@ take_over(int64_t lease)
 	while (broker_get_all(old, "SELECT o.key, o.machine <> l.machine AND (o.key < 0 OR now_ms() - (o.deadline - o.ttl_ms) < ?3)"
 						  " FROM lease l JOIN lease_now o ON o.client = l.client AND o.purpose = l.purpose"
 						  " WHERE l.key = ?1 AND o.instance <> l.instance AND o.key < ?2"
-						  " ORDER BY o.key DESC LIMIT 1", INT(lease), INT(old[0]), INT(ALIVE_MS)))
+						  " ORDER BY o.key DESC LIMIT 1", INT(lease), INT(old[0]), INT(BROKER_ALIVE_MS)))
 	{
 		if (old[1])
 			log_lease(RBP_LOG_WARNING, old[0], "stays: it is held on another machine, whose clone asks for one");

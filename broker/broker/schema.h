@@ -21,6 +21,12 @@
 #define BROKER_MIN_TTL_MS		1000
 #define BROKER_MAX_TTL_MS		86400000
 
+/*
+ * Clients renew each second at the latest, and try again within five: who was not
+ * heard of for this long is dead, asks another broker, or will find its lease taken over.
+ */
+#define BROKER_ALIVE_MS			10000
+
 /* ended.how of a lease that was not renewed here, and may go on with another broker */
 #define BROKER_HAS_EXPIRED		"has expired"
 

@@ -32,8 +32,6 @@
 #define SETTLE_MS		5000
 /* They send a heartbeat each second, and go to another broker after three without an answer. */
 #define RECENT_MS		3000
-/* Who has a lease renews it each second. */
-#define ALIVE_MS		10000
 
 static const BrokerMember members_of_told[] = {
 	{"lease", BODY_TEXT, true, 1, RBP_LEASE_ID_LEN - 1},
@@ -167,7 +165,7 @@ find_or_make(int64_t donor, const json_t *told)
 	broker_get_all(here, "SELECT l.key, client = b ->> 'client' AND donor_key(secret, d.id) = b ->> 'key',"
 				   "  now_ms() - (deadline - ttl_ms) < ?3"
 				   " FROM (SELECT ?2 AS b) JOIN lease l ON l.id = b ->> 'lease' JOIN lease_term t ON t.lease = l.key"
-				   " JOIN donor d ON d.key = ?1 WHERE l.key > 0", INT(donor), JSON(b), INT(ALIVE_MS));
+				   " JOIN donor d ON d.key = ?1 WHERE l.key > 0", INT(donor), JSON(b), INT(BROKER_ALIVE_MS));
 	if (here[0] != 0 && !here[1] && !here[2])
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(here[0]));
 	if (here[1])
@@ -177,7 +175,7 @@ find_or_make(int64_t donor, const json_t *told)
 		broker_run("UPDATE lease_term SET deadline = max(deadline, now_ms() + min(?2 - keep_ms, ttl_ms)) FROM lease"
 				   " WHERE lease = ?1 AND key = ?1", INT(lease), INT(json_integer_value(json_object_get(told, "remaining_ms"))));
 	}
-	else if (!here[2] && broker_get(has_ended, JSON(b), INT(ALIVE_MS)) == 0)
+	else if (!here[2] && broker_get(has_ended, JSON(b), INT(BROKER_ALIVE_MS)) == 0)
 	{
 		broker_run("DELETE FROM ended WHERE id = ?1", TEXT(id));
 		broker_run(put_told, INT(donor), JSON(b));

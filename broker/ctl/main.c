@@ -333,11 +333,9 @@ create_http(void)
 		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as https://HOST:PORT", opt_broker);
 	rbp_http_init();
 	http = rbp_http_create(opt_broker, opt_token_file, opt_broker_ca, CONNECT_MS, TOTAL_MS);
-	while (strchr(opt_broker, ',') != NULL && rbp_http_request(http, "GET", "/healthz", NULL, NULL) == -1)
-	{
-		if (!rbp_http_use(http, rbp_http_used(http) + 1))
-			break;
-	}
+	while (rbp_urls_several(opt_broker) && rbp_http_request(http, "GET", "/healthz", NULL, NULL) == -1 &&
+		   rbp_http_use(http, rbp_http_used(http) + 1))
+		 /* go on */ ;
 	return http;
 }
 

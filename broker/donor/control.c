@@ -32,6 +32,7 @@
 #include "broker/donor/verbs.h"
 #include "common/clock.h"
 #include "common/text.h"
+#include "common/urls.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>
@@ -346,11 +347,17 @@ typedef struct Control
 	bool		replaced;		/* another process has this one's id */
 	bool		draining;		/* told to drain */
 	bool		broker_drains;	/* the broker is draining this donor */
-	bool		has_choice;		/* among brokers */
 	char		failure[512];	/* why the last request has failed; "": it has
 								 * not */
 	bool		failure_logged; /* that, or a reason before it */
 } Control;
+
+/* Among brokers */
+static bool
+has_choice(const Control *c)
+{
+	return rbp_urls_several(c->opt->broker);
+}
 
 /*
  * Log why the broker cannot be used, if the reason has changed.  Times that
@@ -403,7 +410,6 @@ control_init(Control *c, const RbpDonorOptions *opt)
 	{
 		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS,.well = -1
 	};
-	c->has_choice = strchr(opt->broker, ',') != NULL;
 	make_instance();
 	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
 	rbp_http_set_abort(c->http, &stop_now);
@@ -476,8 +482,10 @@ request_succeeded(Control *c, bool drain)
 	{
 		c->registered = true;
 		c->replaced = false;
-		rbp_log(RBP_LOG_INFO, "registered with the broker as %s%s%s", c->opt->id,
-				c->has_choice ? ", at " : "", c->has_choice ? rbp_http_url(c->http) : "");
+		if (has_choice(c))
+			rbp_log(RBP_LOG_INFO, "registered with the broker as %s, at %s", c->opt->id, rbp_http_url(c->http));
+		else
+			rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
 	}
 	else
 	{
@@ -515,7 +523,7 @@ move_on(Control *c)
 {
 	int			next = rbp_http_used(c->http) + 1;
 
-	if (!c->has_choice)
+	if (!has_choice(c))
 		return false;
 	if (!rbp_http_use(c->http, next))
 		next = 0;
@@ -621,12 +629,12 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 			break;
 		try_earlier(&c);
 		/* one that takes connections, and hangs, costs little time */
-		if (!c.registered && c.has_choice && (status = is_well(&c)) != 200)
+		if (!c.registered && has_choice(&c) && (status = is_well(&c)) != 200)
 		{
 			(void) request_failed(&c, status);
 			continue;
 		}
-		rbp_http_set_timeout(c.http, !c.registered ? REGISTER_MS : c.has_choice ? MOVE_MS : REQUEST_MS);
+		rbp_http_set_timeout(c.http, !c.registered ? REGISTER_MS : has_choice(&c) ? MOVE_MS : REQUEST_MS);
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
 			register_donor(c.http, opt, ep, c.revision, c.draining || c.broker_drains);
 		if (status == 200)

@@ -7,7 +7,6 @@
  */
 #include "common/urls.h"
 
-#include <string.h>
 #include <strings.h>
 
 bool

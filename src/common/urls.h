@@ -9,6 +9,7 @@
 #define RBP_URLS_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #define RBP_URL_LEN			1024
 
@@ -17,6 +18,13 @@
  * Returns false, and "", if there is none, or it is longer.
  */
 extern bool rbp_urls_get(const char *urls, int n, char url[RBP_URL_LEN]);
+
+/* Does the list have more than one? */
+static inline bool
+rbp_urls_several(const char *urls)
+{
+	return strchr(urls, ',') != NULL;
+}
 
 /* Does the list have one URL or more, each "http://" or "https://" and a host? */
 extern bool rbp_urls_valid(const char *urls);

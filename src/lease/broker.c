@@ -254,7 +254,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		if (earlier && n < b->used)
 			once.timeout_ms = Min(once.timeout_ms, EARLIER_TIMEOUT_MS);
 		failed = ask(b, &once, reply, reason);
-		unknown = failed == 0 && request->insists && (reply->status == 403 || reply->status == 404);
+		unknown = failed == 0 && request->denied_by_all && (reply->status == 403 || reply->status == 404);
 		answered = failed == 0 && reply->status != 503 && !unknown;
 		all_answered = all_answered && (answered || unknown);
 		/* no reason: it was not sent */

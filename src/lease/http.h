@@ -43,7 +43,7 @@ typedef struct RbpHttpRequest
 	long		timeout_ms;		/* the longest wait */
 	bool		stop_on_shutdown;	/* return once ShutdownRequestPending is
 									 * set */
-	bool		insists;		/* that a broker does not know the lease (403,
+	bool		denied_by_all;	/* that a broker does not know the lease (403,
 								 * 404) counts only if all say so */
 } RbpHttpRequest;
 

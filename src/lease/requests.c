@@ -103,7 +103,7 @@ ask_broker(RbpHeldLease *h, const char *method, const char *action, char *body, 
 	char		path[RBP_LEASE_ID_LEN + 32] = "/v1/leases";
 	const RbpHttpRequest request = {
 		.method = method,.path = path,.body = body,.timeout_ms = timeout_ms,
-		.stop_on_shutdown = stop_on_shutdown,.insists = h->in_use && h->deadline > rbp_now_ns()
+		.stop_on_shutdown = stop_on_shutdown,.denied_by_all = h->in_use && h->deadline > rbp_now_ns()
 	};
 	int			failed;
 
@@ -226,8 +226,20 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
-/* For the wishes: there is nothing to insist on. */
-static const RbpLease no_regions = {0};
+/*
+ * A broker that does not know the lease learns of it from its donors.  While there is time,
+ * it is to wait for all of them; then we take what is there.  Nobody uses a lapsed lease
+ * meanwhile.
+ */
+static const RbpLease *
+insists_on(const RbpHeldLease *h, int64 now)
+{
+	static const RbpLease no_regions = {0};
+	int64		left = h->deadline - now;
+	bool		has_time = left > 0 ? left > h->lease->ttl_ms * NANOS_PER_MS / 2 : h->failures < INSIST_LAPSED;
+
+	return has_time ? h->lease : &no_regions;
+}
 
 /* Renew the lease, and report how much is wanted and what was released. */
 static RbpLeaseOutcome
@@ -245,17 +257,9 @@ renew(RbpHeldLease *h, uint64 wanted)
 	wished.ahead = rbp_lease_ahead(h);
 	wished.client = rbp_lease_client;
 
-	/*
-	 * A broker that does not know the lease learns of it from its donors.
-	 * While there is time, it is to wait for all of them; then we take what
-	 * is there.  Nobody uses a lapsed lease meanwhile.
-	 */
-	wished.elsewhere = strchr(h->broker->urls, ',') != NULL;
-	if (h->in_use && (h->deadline > sent_ns ? h->deadline - sent_ns > h->lease->ttl_ms * NANOS_PER_MS / 2 :
-					  h->failures < INSIST_LAPSED))
-		wished.insists = h->lease;
-	else if (h->in_use)
-		wished.insists = &no_regions;
+	wished.elsewhere = rbp_urls_several(h->broker->urls);
+	if (h->in_use)
+		wished.insists = insists_on(h, sent_ns);
 	if (h->changes_secret)
 	{
 		if (!rbp_lease_instance(instance))

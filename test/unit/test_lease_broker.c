@@ -59,13 +59,13 @@ rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 }
 
 /* Ask; "WHO WERE ASKED; WHO IS IN USE; STATUS" */
-static bool insists = false;
+static bool denied_by_all = false;
 
 static const char *
 request(RbpBroker *b, bool stops)
 {
 	static char said[300];
-	const RbpHttpRequest r = {.method = "POST",.path = "/v1/leases",.timeout_ms = 2000,.stop_on_shutdown = !stops,.insists = insists};
+	const RbpHttpRequest r = {.method = "POST",.path = "/v1/leases",.timeout_ms = 2000,.stop_on_shutdown = !stops,.denied_by_all = denied_by_all};
 	RbpHttpReply reply;
 	char		why[RBP_BROKER_WHY_LEN];
 	int			failed;
@@ -141,7 +141,7 @@ main(void)
 	IS(request(b, false), "123; 2; failed 0", "all are asked once");
 	does_so(0, 503, 503);
 	IS(request(b, false), "231; 2; failed 0", "beginning with the one in use");
-	insists = true;
+	denied_by_all = true;
 	does_so(200, 404, 503);
 	IS(request(b, false), "231; 1; 200", "who insists asks others, if one does not know the lease");
 	does_so(404, 0, 503);
@@ -154,7 +154,7 @@ main(void)
 	IS(request(b, false), "231; 2; 403", "but when all say so");
 	does_so(200, 410, 200);
 	IS(request(b, false), "2; 2; 410", "that it has ended is another thing");
-	insists = false;
+	denied_by_all = false;
 	does_so(0, -1, 200);
 	IS(request(b, false), "2; 2; failed 0", "a name that is being looked up is waited for");
 	does_so(200, 0, 200);
