@@ -124,6 +124,9 @@ api()
     [ ${#appliers[@]} = 0 ] || stop_applying
 }
 
+# replace FILE TEXT: who does so may be killed at any moment, and the file is the old or the new one
+replace() { echo "$2" >"$1.new" && mv "$1.new" "$1"; }
+
 # Nothing is promised that a donor has not applied.  So those that do nothing by themselves do
 # that while a client waits; they clean nothing.
 declare -A appliers=()
@@ -139,8 +142,8 @@ start_applying()
                 "{\"instance\":\"${instance[$donor]}\",\"revision\":${revision[$donor]}${state_of[$donor]:+,${state_of[$donor]}}}" 2>&1) &&
                 [[ $said == *$'\n'200 && $said =~ ^\{\"revision\":([0-9]+), ]]; do
                 revision[$donor]=${BASH_REMATCH[1]}
-                echo "${revision[$donor]}" >"$dir/applied.$donor"
-                [[ $said == *'"revs":null'* ]] || echo "${said%$'\n'*}" >"$dir/served.$donor"
+                [[ $said == *'"revs":null'* ]] || replace "$dir/served.$donor" "${said%$'\n'*}"
+                replace "$dir/applied.$donor" "${revision[$donor]}"
             done
         ) &
         appliers[$donor]=$!
