@@ -166,8 +166,8 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 #define TRIAL_UNMEASURED	64
 
 /*
- * Of pages whose source needs no question, one in so many is asked about.  An
- * index scan reads a page of the index and one of the table in turns: this is
+ * Of pages whose source needs no question, one in so many is asked about, and more of
+ * a file that the process has just begun to read.  An index scan reads a page of the index and one of the table in turns: this is
  * odd.
  */
 #define ASK_EVERY			31
@@ -863,7 +863,7 @@ rbp_straight_end(RbpStraight *straight, int fs)
 
 	if (!straight->run)
 	{
-		own.unasked += straight->read;
+		own.unasked = straight->left > 0 ? own.unasked + straight->read : ASK_EVERY;
 		spend(fs, RBP_WORK_PAGE, ns * share_missing(fs) / ALL);
 	}
 	else if (!straight->cached && !straight->timed)
@@ -879,18 +879,22 @@ rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cach
 {
 	bool		run = work == RBP_WORK_RUN;
 	bool		disk_faster = rbp_choose_disk(fs, work);
+	bool		goes_on = straight->run == run && (run || straight->epoch == rbp_straight_epoch);
+	int			longer = goes_on ? 2 * straight->length : 0;
 
 	if (rbp_guc_read_from != RBP_READ_AUTO)
 		return;
 	rbp_straight_end(straight, fs);
 
 	/*
-	 * Donors that are faster, but have no page of this window, may have the
-	 * pages behind it: look there soon, and later each time that they have
-	 * not.
+	 * What is known of the page cache is known of other files, perhaps: of
+	 * this one, a question soon tells more, and each that finds the page
+	 * makes the next one later.  Likewise, donors that are faster, but have
+	 * no page of this window, may have the pages behind it: look there soon,
+	 * and later each time that they have not.
 	 */
-	straight->length = !run ? STRAIGHT_PAGES : cached || disk_faster ? STRAIGHT_RUN :
-		(int) MIN(MAX(n, 2 * straight->length), STRAIGHT_RUN);
+	straight->length = !run ? MIN(MAX(longer, 1), STRAIGHT_PAGES) :
+		cached || disk_faster ? STRAIGHT_RUN : MIN(MAX(longer, n), STRAIGHT_RUN);
 	straight->left = straight->length;
 	straight->epoch = rbp_straight_epoch;
 	straight->run = run;

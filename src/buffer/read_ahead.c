@@ -449,7 +449,7 @@ note_read(const RbpReadFile *file, const RbpPageId *first, int n)
 		rbp_straight_end(straight, file->fs);
 		if (passed >= read && passed <= read + read / 8)
 			(void) rbp_stream_note(&streams, &before, passed);
-		else
+		else if (straight->run)
 			straight->length = 0;
 	}
 	noted = rbp_stream_note(&streams, first, (uint32) n);

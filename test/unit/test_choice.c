@@ -89,8 +89,11 @@ live(const World *w, int way, int rounds)
 		}
 		else
 		{
-			RbpSource	source = rbp_choose_page(w->fs, way, true, now + seen.ns);
+			RbpSource	source;
 
+			if (straights[w->fs].read > 0)
+				rbp_straight_end(&straights[w->fs], w->fs);
+			source = rbp_choose_page(w->fs, way, true, now + seen.ns);
 			known = source == RBP_SOURCE_ASK || source == RBP_SOURCE_TRIAL;
 			file = source == RBP_SOURCE_FILE || way == RBP_NO_TRANSPORT;
 			if (known)
@@ -151,6 +154,14 @@ test_pages(void)
 	ok(seen.asked > ROUNDS / 50, "... but now and then it asks (%d times)", seen.asked);
 	ok(seen.kept > 0 && seen.kept < ROUNDS / 100, "... and captures (%d times)", seen.kept);
 	ok(seen.ns < ROUNDS * (w.cached + 100), "... for hardly more than the page cache takes");
+
+	/* another file is not known for that */
+	memset(&straights[FIRST], 0, sizeof(straights[FIRST]));
+	w.per_thousand = 0;
+	seen = live(&w, FAR, 200);
+	ok(seen.disk < 10, "the page cache has nothing of another file: few reads (%d) of the first 200 go to disk", seen.disk);
+	w.per_thousand = 1000;
+	(void) settle(&w, FAR);
 
 	/* the change is noticed soon */
 	w.per_thousand = 0;
