@@ -31,7 +31,8 @@ declare -A instance=()      # of donors without a pump
 declare -A auth=()          # with this credential
 declare -A pumped=()        # likewise, with one
 declare -A state_of=()      # what they say of themselves: want_back and the like
-applying=true               # they apply what is granted while a client waits for it
+applying=true               # they apply what is granted while a client waits for it, and no longer than that:
+settle_ms=60000
 curl_auth=()
 
 # curl believes any broker: whom the programs believe is tested
@@ -74,7 +75,7 @@ start_broker()
 
     [ ! -f "$dir/tls.crt" ] || [[ " $* " != *" --credentials "* ]] || tls=(--tls-cert "$dir/tls.crt" --tls-key "$dir/tls.key")
     : >"$log"
-    REMOTE_BP_TEST_SETTLE_MS=${settle_ms:-8000} "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" "${tls[@]}" "$@" 2>"$log" &
+    REMOTE_BP_TEST_SETTLE_MS=$settle_ms "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" "${tls[@]}" "$@" 2>"$log" &
     broker_pid=$!
     for ((i = 0; i < 300; i++)); do
         address=$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$log")
@@ -198,13 +199,20 @@ register()
         \"transports\":[\"shm\",\"tcp\"],\"region_size\":$region,\"regions\":$2,\"instance\":\"$3\"${4:+,$4}}"
     revision[$1]=0
     [ "$status" != 200 ] || instance[$1]=$3 auth[$1]=${curl_auth[1]:-}
+    [ "$status" != 200 ] || unset "pumped[$1]"
 }
 
-# remember DONOR MORE-MEMBERS: that is repeated when it applies what is granted
+# Has the broker served what those have sent that were killed since?
+no_late_request() { ! awk -v port="$(printf ':%04X' "${url##*:}")" '$4 == "08" && substr($2, 9) == port' /proc/net/tcp | grep -q .; }
+
+# remember DONOR MORE-MEMBERS: that is repeated when it applies what is granted; and nothing else is any more
 remember()
 {
+    local before=${state_of[$1]:-}
+
     state_of[$1]=$2
     [ -z "$2" ] || state_of[$1]=$(jq -c -n "{$2} | del(.clean, .ended)" | sed 's/^{//; s/}$//')
+    [ "${state_of[$1]}" = "$before" ] || until_true 60 no_late_request
 }
 
 # beat DONOR INSTANCE [MORE-MEMBERS]: one heartbeat; applies the answer.

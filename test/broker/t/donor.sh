@@ -5,6 +5,7 @@
 
 . "$(dirname "$0")/../lib.sh"
 
+settle_ms=8000              # for donors that do not
 start_broker --donor-timeout 300
 
 api POST /v1/donors/never/heartbeat '{"instance":"i","revision":0}'

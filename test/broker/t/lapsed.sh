@@ -19,6 +19,7 @@ short_lease()
     renew "\"ttl_ms\":1000,\"keep_ms\":$4"
 }
 
+settle_ms=8000              # for donors that do not
 start_broker --donor-timeout 300
 register a 8 ia "\"grace_ms\":$hour"
 beat a ia

@@ -5,6 +5,7 @@
 
 . "$(dirname "$0")/../lib.sh"
 
+settle_ms=8000              # for donors that do not
 start_broker
 register a 8 ia '"grace_ms":3600000'
 pump a ia '"grace_ms":3600000'

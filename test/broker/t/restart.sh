@@ -114,7 +114,9 @@ id=$id1 secret=$secret1
 renew "$all"
 is "the lease is proven" "$status $(held)" "200 $first"
 kill_broker
+settle_ms=8000                  # for donors that do not
 start_broker --donor-timeout 300
+settle_ms=60000
 told=$(jq -c --arg id "$id" '.leases[] | select(.lease == $id) | {lease, key, about, remaining_ms: .ttl_ms, regions: [0], revs: [1]}' "$dir/served.a")
 # tells_of JQ-EXPRESSION: a donor liar does, of what it makes of that lease
 tells_of() { register liar 4 il "\"revision\":1,\"clean\":[1,2,3],\"leases\":[$(jq -c "$1" <<<"$told")]"; }
