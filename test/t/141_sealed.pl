@@ -53,18 +53,19 @@ sub known_strings
 	return scalar keys %found;
 }
 
-# Change one bit of each page.
+# Change one bit of each page, by the donor's mappings: files of huge pages cannot be written.
 sub flip_bits
 {
-	for my $file (memory_of($donor))
+	open my $fh, '+<:raw', "/proc/$donor->{pid}/mem" or die "the donor's memory: $!";
+	for (split /\n/, slurp_file("/proc/$donor->{pid}/maps"))
 	{
-		open my $fh, '+<:raw', $file or die "$file: $!";
-		for (my $at = 4096; $at < -s $fh; $at += 8192)
+		my ($from, $to) = m{^([0-9a-f]+)-([0-9a-f]+) .*/memfd:} or next;
+		for (my $at = hex($from) + 4096; $at < hex($to); $at += 8192)
 		{
 			sysseek $fh, $at, 0;
 			sysread $fh, my $byte, 1;
 			sysseek $fh, $at, 0;
-			syswrite $fh, chr(ord($byte) ^ 16);
+			(syswrite $fh, chr(ord($byte) ^ 16)) or die "the donor's memory: $!";
 		}
 	}
 	return;
