@@ -25,6 +25,7 @@
 #include "common/limits.h"
 #include "common/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -427,18 +428,57 @@ broker_donors_leave(const char *id, const json_t *body)
 	return broker_reply(204, NULL);
 }
 
+int64_t
+broker_donors_deadline(void)
+{
+	const char *settle = getenv(BROKER_SETTLE_VARIABLE);
+
+	return broker_now() + (settle != NULL ? atoll(settle) : BROKER_SETTLE_MS);
+}
+
+/*
+ * Of the donors in ?1, those that have not applied that revision.  A new process has nothing of it; one
+ * that is not there has not said that it has.
+ */
+#define PENDING \
+	" FROM json_each(?1) WHERE NOT EXISTS (SELECT 1 FROM donor JOIN donor_seen ON donor = key" \
+	"  WHERE id = value ->> 'id' AND (instance <> value ->> 'instance' OR applied >= value ->> 'revision'))"
+
+BrokerReply
+broker_donors_await(const char *donors, char *object)
+{
+	int64_t		deadline = broker_donors_deadline();
+	char	   *told = broker_get_text("SELECT json_group_array(json_object('id', id, 'instance', instance, 'revision', revision))"
+									   " FROM donor WHERE key IN (SELECT value FROM json_each(?1))", TEXT(donors));
+	BrokerReply reply;
+
+	/* one that is not up would only cost the whole wait */
+	while (broker_get("SELECT EXISTS (SELECT 1" PENDING " AND value ->> 'id' IN"
+					  "  (SELECT id FROM donor_now WHERE state IN ('up', 'draining')))", TEXT(told)) != 0 &&
+		   broker_wait(deadline))
+		 /* look again */ ;
+	reply = broker_reply(broker_get("SELECT EXISTS (SELECT 1" PENDING ")", TEXT(told)) != 0 ? 202 : 200,
+						 broker_get_text("SELECT json_set(?2, '$.pending', (SELECT json_group_array(value ->> 'id')" PENDING "))",
+										 TEXT(told), TEXT(object)));
+	free(told);
+	free(object);
+	return reply;
+}
+
 static BrokerReply
 drain(const char *id, bool draining)
 {
 	int64_t		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
+	char		list[24];
 
 	if (donor == 0)
 		return broker_reply_error(404, "there is no donor \"%s\"", id);
 	set_draining(donor, id, draining);
 	broker_reclaim_update(donor);
-	return broker_reply(200, broker_get_text("SELECT json_object('id', id, 'draining',"
-											 "  json(iif(draining, 'true', 'false')), 'leased', leased)"
-											 " FROM donor_now WHERE key = ?1", INT(donor)));
+	snprintf(list, sizeof(list), "[%lld]", (long long) donor);
+	return broker_donors_await(list, broker_get_text("SELECT json_object('id', id, 'draining',"
+													 "  json(iif(draining, 'true', 'false')), 'leased', leased)"
+													 " FROM donor_now WHERE key = ?1", INT(donor)));
 }
 
 BrokerReply

@@ -18,6 +18,22 @@ extern BrokerReply broker_donors_undrain(const char *id, const json_t *body);
 extern BrokerReply broker_donors_forget(const char *id, const json_t *body);
 extern BrokerReply broker_donors_list(const char *id, const json_t *body);
 
+/*
+ * How long an answer waits for donors to apply what it tells, and until when that is.  Tests
+ * whose donors are slow set another time.
+ */
+#define BROKER_SETTLE_MS	1000
+#define BROKER_SETTLE_VARIABLE	"REMOTE_BP_TEST_SETTLE_MS"
+extern int64_t broker_donors_deadline(void);
+
+/*
+ * What an operator has changed is undone by donors that do not know of it, if another broker learns
+ * from them.  So wait until these (a JSON list of their keys) have applied all that they
+ * are told now, and answer with 200, or with 202 if some have not.  The answer is that object,
+ * which is freed, and their ids as "pending".
+ */
+extern BrokerReply broker_donors_await(const char *donors, char *object);
+
 /* All leases leave the donor; returns how many regions that were. */
 extern int	broker_donors_lose(int64_t donor);
 

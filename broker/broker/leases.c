@@ -6,6 +6,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/broker/donors.h"
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
 #include "broker/broker/reclaim.h"
@@ -22,13 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/*
- * How long a grant waits for the donors to clean and to acknowledge.  Tests whose donors are
- * slow set another time.
- */
-#define SETTLE_MS		1000
-#define SETTLE_VARIABLE	"REMOTE_BP_TEST_SETTLE_MS"
 
 #define REVOKED			"was revoked"
 #define DONORS_MISSING	"the broker does not know which regions the lease has now: donors are missing"
@@ -199,9 +193,8 @@ applied_by_donors(int64_t lease, Awaited awaited)
 static BrokerReply
 settle(const char *id, Awaited awaited, int status)
 {
-	const char *settle = getenv(SETTLE_VARIABLE);
-	int64_t		clean_until = broker_now() + SETTLE_MS;
-	int64_t		deadline = settle != NULL ? broker_now() + atoll(settle) : clean_until;
+	int64_t		clean_until = broker_now() + BROKER_SETTLE_MS;
+	int64_t		deadline = broker_donors_deadline();
 	bool		wait_clean = awaited == AWAIT_CLEAN;
 	bool		more;
 	bool		applied;
@@ -271,6 +264,8 @@ broker_leases_create(const char *path_id, const json_t *body)
 
 	if (strcmp(purpose, "buffer") != 0 && strcmp(purpose, "temp") != 0)
 		return broker_reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
+	if (json_is_true(json_object_get(body, "elsewhere")) && !broker_told_followed())
+		return broker_reply_error(503, "no donor follows this broker");
 	rbp_uuid4(id);
 	rbp_random_bytes(bytes, sizeof(bytes));
 	rbp_hex_encode(bytes, sizeof(bytes), secret);
@@ -407,7 +402,9 @@ broker_leases_release(const char *id, const json_t *body)
 BrokerReply
 broker_leases_revoke(const char *id, const json_t *body)
 {
-	BrokerReply error = no_lease(id);
+	char	   *donors = broker_get_text("SELECT json_group_array(donor) FROM holding h JOIN lease l ON l.key = h.lease WHERE id = ?1",
+										 TEXT(id));
+	BrokerReply reply = no_lease(id);
 	int64_t		lease;
 	int			regions = 0;
 	bool		any = false;
@@ -417,12 +414,15 @@ broker_leases_revoke(const char *id, const json_t *body)
 		log_lease(RBP_LOG_INFO, lease, "is revoked");
 		regions += broker_leases_end(lease, REVOKED);
 	}
-	if (!any)
-		return error;
-	free(error.text);
-	broker.counters[LEASES_REVOKED]++;
-	return broker_reply(200, broker_get_text("SELECT json_object('lease', ?1, 'regions', ?2)",
-											 TEXT(id), INT(regions)));
+	if (any)
+	{
+		broker.counters[LEASES_REVOKED]++;
+		free(reply.text);
+		reply = broker_donors_await(donors, broker_get_text("SELECT json_object('lease', ?1, 'regions', ?2)",
+															TEXT(id), INT(regions)));
+	}
+	free(donors);
+	return reply;
 }
 
 static const char *const lease_list =

@@ -70,6 +70,7 @@ static const BrokerMember new_lease[] = {
 	{"bytes", BODY_INT, true, 0, BROKER_MAX_SIZE},
 	{"ttl_ms", BODY_INT, true, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
 	{"keep_ms", BODY_INT, false, 0, BROKER_MAX_TTL_MS},
+	{"elsewhere", BODY_BOOL, false, 0, 0},
 	{.key = NULL}
 };
 

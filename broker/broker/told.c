@@ -240,6 +240,12 @@ broker_told_enough(const json_t *body)
 					  INT(json_is_true(json_object_get(body, "elsewhere")) ? RECENT_MS : INT64_MAX)) == 0;
 }
 
+bool
+broker_told_followed(void)
+{
+	return broker_get("SELECT EXISTS (SELECT 1 FROM donor_now WHERE silent_ms + forgiven < ?1)", INT(RECENT_MS)) != 0;
+}
+
 /*
  * Whose the lease is: who can derive from his secret (?2, or ?3) the key that its donor has,
  * and, if he says which client he is (?5), is the lease's, and permitted to be (?4).

@@ -25,6 +25,9 @@ extern bool broker_told_settled(void);
 /* Are all donors here that the lease's holder names?  If he has no names, as above. */
 extern bool broker_told_enough(const json_t *body);
 
+/* Has a donor been heard of lately? */
+extern bool broker_told_followed(void);
+
 /*
  * A holder shows his secret: what was told of this lease, and is his by that, becomes the lease.
  * Returns it, or 0 if nothing is.

@@ -145,6 +145,19 @@ rbp_http_use(RbpHttp *http, int n)
 	return true;
 }
 
+bool
+rbp_http_set_urls(RbpHttp *http, const char *urls)
+{
+	int			n = rbp_urls_find(urls, http->url);
+
+	http->urls = urls;
+	if (n >= 0)
+		http->used = n;
+	else
+		(void) rbp_http_use(http, 0);
+	return n >= 0;
+}
+
 int
 rbp_http_used(const RbpHttp *http)
 {

@@ -46,6 +46,12 @@ extern void rbp_http_destroy(RbpHttp *http);
  */
 extern bool rbp_http_use(RbpHttp *http, int n);
 
+/*
+ * The list is another one; likewise kept.  Returns false if the one in use is not in it: then the
+ * first is used.
+ */
+extern bool rbp_http_set_urls(RbpHttp *http, const char *urls);
+
 /* Which one is used, and its URL. */
 extern int	rbp_http_used(const RbpHttp *http);
 extern const char *rbp_http_url(const RbpHttp *http);

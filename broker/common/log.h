@@ -18,7 +18,7 @@
 #define RBP_EXIT_FAIL	1		/* the operation failed */
 #define RBP_EXIT_USAGE	2		/* the command line is invalid */
 #define RBP_EXIT_UNREACHABLE	3	/* nobody answered, of remote_bp_ctl */
-#define RBP_EXIT_UNWELL	4		/* of "remote_bp_ctl health" */
+#define RBP_EXIT_UNWELL	4		/* of remote_bp_ctl: not all is well */
 
 typedef enum RbpLogLevel
 {

@@ -247,6 +247,41 @@ read_config(const RbpProgram *prog)
 	}
 }
 
+char *
+rbp_config_reread(const RbpProgram *prog, const char *name)
+{
+	bool		from_file = config_line[find_option(prog, name) - prog->options] != 0;
+	FILE	   *file = from_file ? fopen(config_path, "re") : NULL;
+	char	   *found = NULL;
+	char	   *line = NULL;
+	size_t		size = 0;
+	struct stat st;
+
+	if (file == NULL)
+		return NULL;
+	while (fstat(fileno(file), &st) == 0 && (st.st_mode & (S_IWGRP | S_IWOTH)) == 0 && getline(&line, &size, file) > 0)
+	{
+		char	   *value = strchr(line, '=');
+
+		line[strcspn(line, "\n")] = '\0';
+		if (value == NULL)
+			continue;
+		*value++ = '\0';
+		if (strcmp(trim(line), name) != 0)
+			continue;
+		for (char *c = value; *c != '\0'; c++)
+		{
+			if (*c == '#' && isblank((unsigned char) c[-1]))
+				*c = '\0';
+		}
+		free(found);
+		found = strdup(trim(value));
+	}
+	free(line);
+	fclose(file);
+	return found;
+}
+
 /* Values returned by getopt_long, above any character. */
 enum
 {

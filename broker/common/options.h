@@ -74,6 +74,12 @@ typedef struct RbpProgram
  */
 extern int	rbp_options_parse(const RbpProgram *prog, int argc, char **argv);
 
+/*
+ * What the file says of this option now, malloc'ed and not checked; NULL if it was not set by the file, or
+ * if the file has it no more, cannot be read, or can be written by others.
+ */
+extern char *rbp_config_reread(const RbpProgram *prog, const char *name);
+
 /* Ends the program, if it was only asked whether the options are valid. */
 extern void rbp_config_checked(const RbpProgram *prog, bool only_check);
 

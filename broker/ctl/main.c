@@ -339,17 +339,23 @@ create_http(void)
 	return http;
 }
 
-/* How many regions of the donor are leased; 0 if it has left, -1 if it does not drain any more. */
+/*
+ * How many regions of the donor are leased; 0 if it has left, -1 if it does not drain any more.  *applied:
+ * it knows all that the broker has told it.
+ */
 static json_int_t
-leased_of(const json_t *answer, const char *id)
+leased_of(const json_t *answer, const char *id, bool *applied)
 {
 	size_t		i;
 	const json_t *donor;
 
+	*applied = true;
 	json_array_foreach(json_object_get(answer, "donors"), i, donor)
 	{
-		if (strcmp(ctl_text_of(donor, "id"), id) == 0)
-			return strcmp(ctl_text_of(donor, "state"), "up") == 0 ? -1 : ctl_int_of(donor, "leased");
+		if (strcmp(ctl_text_of(donor, "id"), id) != 0)
+			continue;
+		*applied = ctl_int_of(donor, "applied") >= ctl_int_of(donor, "revision");
+		return strcmp(ctl_text_of(donor, "state"), "up") == 0 ? -1 : ctl_int_of(donor, "leased");
 	}
 	return 0;
 }
@@ -364,11 +370,14 @@ wait_until_drained(RbpHttp *http, const char *id, json_t *answer)
 	{
 		json_t	   *donors;
 		int			status = rbp_http_request(http, "GET", "/v1/donors", NULL, &donors);
-		json_int_t	leased = leased_of(donors, id);
+		bool		applied;
+		json_int_t	leased = leased_of(donors, id, &applied);
 
 		json_decref(donors);
 		json_object_set_new(answer, "leased", json_integer(leased));
-		if (status == 200 && leased == 0)
+		if (applied)
+			json_object_set_new(answer, "pending", json_array());
+		if (status == 200 && leased == 0 && applied)
 			return RBP_EXIT_OK;
 		if (status >= 400 && status < 500)
 			return fail(RBP_EXIT_FAIL, status, "drain %s: %s", id, rbp_http_error(http));
@@ -400,6 +409,14 @@ ask_broker(RbpHttp *http, const Command *command, const char *argument)
 		print_json(answer);
 	else if (code == RBP_EXIT_OK)
 		command->show(stdout, answer);
+	if (code == RBP_EXIT_OK && json_array_size(json_object_get(answer, "pending")) > 0)
+	{
+		char	   *pending = json_dumps(json_object_get(answer, "pending"), 0);
+
+		rbp_log(RBP_LOG_WARNING, "not applied yet by donors %s: if the broker ends before, this is undone", pending);
+		free(pending);
+		code = RBP_EXIT_UNWELL;
+	}
 	json_decref(answer);
 	free(path);
 	return code;

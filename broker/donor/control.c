@@ -334,6 +334,8 @@ wait_for_cleaning(void)
 typedef struct Control
 {
 	const RbpDonorOptions *opt;
+	const char *brokers;
+	char	   *reread;			/* the same, after a reload */
 	RbpHttp    *http;
 	RbpHttp    *probe;			/* asks brokers that come before the one in
 								 * use */
@@ -356,7 +358,7 @@ typedef struct Control
 static bool
 has_choice(const Control *c)
 {
-	return rbp_urls_several(c->opt->broker);
+	return rbp_urls_several(c->brokers);
 }
 
 /*
@@ -408,7 +410,7 @@ control_init(Control *c, const RbpDonorOptions *opt)
 {
 	*c = (Control)
 	{
-		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS,.well = -1
+		.opt = opt,.brokers = opt->broker,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS,.well = -1
 	};
 	make_instance();
 	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
@@ -438,6 +440,7 @@ control_end(Control *c)
 	rbp_log_flush_repeated(true);
 	rbp_http_destroy(c->http);
 	rbp_http_destroy(c->probe);
+	free(c->reread);
 	free(donor_path);
 	free(heartbeat_path);
 }
@@ -567,6 +570,30 @@ try_earlier(Control *c)
 	}
 }
 
+/* Take the credential, and the list, of the files.  A broker that is still in the list is not left. */
+static void
+reload(Control *c)
+{
+	char	   *urls = c->opt->reread_broker();
+
+	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+	rbp_http_reload(c->http);
+	if (urls == NULL || strcmp(urls, c->brokers) == 0 || !rbp_urls_valid(urls))
+	{
+		if (urls != NULL && strcmp(urls, c->brokers) != 0)
+			rbp_log(RBP_LOG_WARNING, "broker: \"%s\" is not a URL such as https://HOST:PORT; those of before stay in use", urls);
+		free(urls);
+		return;
+	}
+	rbp_log(RBP_LOG_INFO, "the brokers are %s", urls);
+	c->well = -1;
+	(void) rbp_http_set_urls(c->probe, urls);
+	if (!rbp_http_set_urls(c->http, urls))
+		follow(c, 0);
+	free(c->reread);
+	c->brokers = c->reread = urls;
+}
+
 /* A request has failed, with that status.  False if the donor must exit. */
 static bool
 request_failed(Control *c, int status)
@@ -621,10 +648,7 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		rbp_log_flush_repeated(false);
 		sd_notify(0, "WATCHDOG=1");
 		if (atomic_exchange(&reload_wanted, false))
-		{
-			rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
-			rbp_http_reload(c.http);
-		}
+			reload(&c);
 		if (is_drained(&c))
 			break;
 		try_earlier(&c);

@@ -17,6 +17,7 @@
 typedef struct RbpDonorOptions
 {
 	const char *broker;
+	char	   *(*reread_broker) (void);	/* malloc'ed; NULL: as it was */
 	RbpHostPort listen;
 	RbpHostPort advertise;
 	const char *id;

@@ -129,6 +129,12 @@ static const RbpProgram program = {
 	.options = options
 };
 
+static char *
+reread_broker(void)
+{
+	return rbp_config_reread(&program, "broker");
+}
+
 static void
 on_signal(int signo)
 {
@@ -420,6 +426,7 @@ main(int argc, char **argv)
 	sigset_t	signals;
 
 	parse_options(argc, argv);
+	opt.reread_broker = reread_broker;
 	ep.transports = parse_transports(opt.transports, &automatic);
 	configure_rdma();
 	admit_shm_users();

@@ -33,6 +33,21 @@ rbp_urls_get(const char *urls, int n, char url[RBP_URL_LEN])
 	return true;
 }
 
+int
+rbp_urls_find(const char *urls, const char *url)
+{
+	char		other[RBP_URL_LEN];
+	int			n = 0;
+
+	while (rbp_urls_get(urls, n, other))
+	{
+		if (strcmp(url, other) == 0)
+			return n;
+		n++;
+	}
+	return -1;
+}
+
 bool
 rbp_urls_valid(const char *urls)
 {

@@ -26,6 +26,9 @@ rbp_urls_several(const char *urls)
 	return strchr(urls, ',') != NULL;
 }
 
+/* Which one of the list that is, or -1. */
+extern int	rbp_urls_find(const char *urls, const char *url);
+
 /* Does the list have one URL or more, each "http://" or "https://" and a host? */
 extern bool rbp_urls_valid(const char *urls);
 

@@ -68,18 +68,15 @@ bool
 rbp_lease_broker_set_urls(RbpBroker *b, const char *urls)
 {
 	char		in_use[RBP_URL_LEN];
-	char		url[RBP_URL_LEN];
+	int			n;
 
 	(void) rbp_urls_get(b->urls, b->used, in_use);
-	for (int n = 0; rbp_urls_get(urls, n, url); n++)
-	{
-		if (strcmp(url, in_use) != 0)
-			continue;
-		set_string(&b->urls, urls);
-		b->used = n;
-		return true;
-	}
-	return false;
+	n = rbp_urls_find(urls, in_use);
+	if (n < 0)
+		return false;
+	set_string(&b->urls, urls);
+	b->used = n;
+	return true;
 }
 
 void

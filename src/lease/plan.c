@@ -580,13 +580,14 @@ char *
 rbp_lease_new_body(const char *client, const char *instance,
 				   const char *purpose, const RbpLeaseWishes *wishes)
 {
-	return dump(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I}",
+	return dump(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:o*}",
 						  "client", client,
 						  "instance", instance,
 						  "purpose", purpose,
 						  "bytes", (json_int_t) wishes->bytes,
 						  "ttl_ms", (json_int_t) wishes->ttl_ms,
-						  "keep_ms", (json_int_t) wishes->keep_ms));
+						  "keep_ms", (json_int_t) wishes->keep_ms,
+						  "elsewhere", wishes->elsewhere ? json_true() : NULL));
 }
 
 /* The donors that the lease has regions of, which are sorted by donor.  NULL if there is no memory. */

@@ -37,8 +37,7 @@ typedef struct RbpLeaseWishes
 	int64_t		keep_ms;		/* how long it is kept after that, lapsed */
 	const unsigned char *new_secret;	/* renewals only: replaces the secret;
 										 * NULL: it stays */
-	bool		elsewhere;		/* renewals only: it may be renewed at another
-								 * broker */
+	bool		elsewhere;		/* another broker may be asked */
 	const char *client;			/* renewals only: who has the lease */
 	const char *instance;		/* with new_secret: likewise, from then on;
 								 * else NULL */

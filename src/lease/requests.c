@@ -200,13 +200,14 @@ static RbpLeaseOutcome
 request_lease(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
-	const RbpLeaseWishes wished = wishes(h, wanted);
+	RbpLeaseWishes wished = wishes(h, wanted);
 	char		instance[RBP_LEASE_INSTANCE_LEN];
 	char	   *body;
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
 
+	wished.elsewhere = rbp_urls_several(h->broker->urls);
 	if (!rbp_lease_instance(instance))
 		return request_failed(h, FAILED_NETWORK, "no random numbers");
 	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, &wished);

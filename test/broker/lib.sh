@@ -118,7 +118,7 @@ api()
 {
     local said
 
-    [[ "$1 $2" != "POST /v1/leases"* || $2 == */revoke ]] || ! $applying || start_applying
+    [[ "$1 $2" != "POST /v1/leases"* && $2 != */*drain ]] || ! $applying || start_applying
     said=$(curl -sS -m 80 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
     status=${said##*$'\n'}
     answer=${said%$'\n'*}

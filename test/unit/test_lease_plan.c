@@ -430,7 +430,7 @@ static void
 test_bodies(void)
 {
 	RbpLease   *lease = good();
-	const RbpLeaseWishes large = {.bytes = UINT64_C(17179869184),.ttl_ms = 30000,.keep_ms = 1800000};
+	const RbpLeaseWishes large = {.bytes = UINT64_C(17179869184),.ttl_ms = 30000,.keep_ms = 1800000,.elsewhere = true};
 	const RbpLeaseWishes small = {.bytes = 5,.ahead = 7,.ttl_ms = 6,.keep_ms = 8};
 	unsigned char secret[RBP_SECRET_LEN] = {0x1a};
 	const RbpLeaseWishes other = {.bytes = 5,.new_secret = secret,.client = "me",.instance = "here/1"};
@@ -440,7 +440,8 @@ test_bodies(void)
 	ok(strcmp(json_string_value(json_object_get(root, "client")), "cl\"ient") == 0 &&
 	   json_integer_value(json_object_get(root, "bytes")) == INT64_C(17179869184) &&
 	   json_integer_value(json_object_get(root, "ttl_ms")) == 30000 &&
-	   json_integer_value(json_object_get(root, "keep_ms")) == 1800000,
+	   json_integer_value(json_object_get(root, "keep_ms")) == 1800000 &&
+	   json_is_true(json_object_get(root, "elsewhere")),
 	   "the request for a lease");
 	json_decref(root);
 	free(text);

@@ -23,11 +23,22 @@ for urls in "$first," ",$first" "$first,,$second" "$first,second" ""; do
     is "\"${urls//[0-9]/}\" is no list of brokers" "$? $(grep -c 'is not a URL such as https://HOST:PORT' <<<"$said")" "2 1"
 done
 
-"$RBP_DONOR" --broker "$first/, $second" --listen 127.0.0.1:0 --memory 8MB --region-size 1MB --min-free 0 --transports tcp --id d 2>"$dir/donor" &
-pump_pids+=($!)
+echo "broker = $first/, $second" >"$dir/donor.conf"
+chmod 600 "$dir/donor.conf"
+"$RBP_DONOR" --config "$dir/donor.conf" --listen 127.0.0.1:0 --memory 8MB --region-size 1MB --min-free 0 --transports tcp --id d 2>"$dir/donor" &
+donor_pid=$!
+pump_pids+=("$donor_pid")
 region=1048576
 until_true 20 donor_is d '.applied == .revision'
 point $? "a donor follows the first of two brokers"
+api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":0,"ttl_ms":60000,"elsewhere":true}'
+is "who can ask another broker is granted a lease by one with donors" "$status" 201
+url=$second
+api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":0,"ttl_ms":60000,"elsewhere":true}'
+is "but by none without" "$status $(get .error)" "503 no donor follows this broker"
+lease c i 0 2000
+is "who knows no other one is" "$status" 201
+url=$first
 lease c1 i1 4 60000
 regions=$(held)
 is "a lease is granted" "$status $(get '.regions | length')" "201 4"
@@ -77,5 +88,24 @@ renew "$all,\"elsewhere\":true"
 is "the first one goes on, and does not answer who can ask the one that the donor follows" "$status" 503
 until_true 60 agrees
 point $? "when the donor is back, what it thought of its regions is replaced"
+
+# another list, by SIGHUP
+donors=$(grep -c 'registered with the broker' "$dir/donor")
+rewrite() { echo "broker = $1    # a comment" >"$dir/donor.conf.new" && chmod 600 "$dir/donor.conf.new" && mv "$dir/donor.conf.new" "$dir/donor.conf" && kill -HUP "$donor_pid"; }
+rewrite "http://127.0.0.1:1, $first/"
+until_true 30 grep -q "the brokers are http://127.0.0.1:1, $first/\$" "$dir/donor"
+point $? "a donor takes another list of brokers"
+until_true 30 agrees
+is "and does not leave the one that it follows" "$? $(grep -c 'registered with the broker' "$dir/donor")" "0 $donors"
+rewrite "nonsense"
+until_true 30 grep -q 'broker: "nonsense" is not a URL' "$dir/donor"
+point $? "it refuses what is no list"
+rewrite "$second,$first"
+until_true 60 grep -q "broker $second is well again, and is preferred to $first" "$dir/donor"
+point $? "it goes to one that comes first in the list when that is well"
+rewrite "$first"
+url=$first
+until_true 60 agrees
+point $? "and leaves one that is not in the list any more"
 kill -TERM "$second_pid"
 finish

@@ -34,8 +34,8 @@ GET /v1/donors --om 200
 GET /v1/leases --om 200
 POST /v1/donors -d-- 200 $registration
 POST /v1/donors/mem1:1/heartbeat -d-- 200 {"instance":"i","revision":5}
-POST /v1/donors/mem1:1/drain --o- 200
-POST /v1/donors/mem1:1/undrain --o- 200
+POST /v1/donors/mem1:1/drain --o- 202
+POST /v1/donors/mem1:1/undrain --o- 202
 POST /v1/donors/mem1:1/forget --o- 409
 DELETE /v1/donors/mem1:1 -d-- 204 {"instance":"i"}
 POST /v1/leases s--- 201 $lease

@@ -21,7 +21,9 @@ lease db1 i1 3
 ctl()
 {
     code=0
+    [[ " $* " != *[\ n]drain* && " $* " != *" revoke "* ]] || start_applying
     "$RBP_CTL" --broker "$url" --token-file "$dir/token" "$@" >"$dir/out" 2>"$dir/err" || code=$?
+    [ ${#appliers[@]} = 0 ] || stop_applying
     out=$(cat "$dir/out")
     err=$(cat "$dir/err")
 }
@@ -183,7 +185,7 @@ shape "drain that somebody has taken back" '[(.error | type), .status]' '1 ["str
 waits
 waiter=$!
 ctl --json revoke "$id"
-shape revoke keys '0 ["lease","regions"]'
+shape revoke keys '0 ["lease","pending","regions"]'
 ctl revoke "$first"
 wait "$waiter"
 code=$? out=$(cat "$dir/drained")
