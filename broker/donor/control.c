@@ -575,12 +575,13 @@ static void
 reload(Control *c)
 {
 	char	   *urls = c->opt->reread_broker();
+	bool		other = urls != NULL && strcmp(urls, c->brokers) != 0;
 
 	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
 	rbp_http_reload(c->http);
-	if (urls == NULL || strcmp(urls, c->brokers) == 0 || !rbp_urls_valid(urls))
+	if (!other || !rbp_urls_valid(urls))
 	{
-		if (urls != NULL && strcmp(urls, c->brokers) != 0)
+		if (other)
 			rbp_log(RBP_LOG_WARNING, "broker: \"%s\" is not a URL such as https://HOST:PORT; those of before stay in use", urls);
 		free(urls);
 		return;

@@ -65,6 +65,19 @@ for my $round (1 .. $rounds)
 	$brokers[1] = restart_broker($brokers[1]);
 }
 
+# the one in use, each 5 s for 2 minutes, without a wait for anybody
+for my $kill (1 .. ($ENV{RBP_SOAK} ? 24 : 0))
+{
+	my $n = in_use() =~ /\Q@{[ $brokers[1]->url ]}/ ? 1 : 0;
+	$brokers[$n]->kill9;
+	sleep 2;
+	is_whole("kill $kill, of broker " . ($n + 1));
+	$brokers[$n] = restart_broker($brokers[$n]);
+	sleep 3;
+}
+ok(follow($brokers[0]), 'they are killed no more: all follow the first broker');
+is_whole('they are killed no more');
+
 # three TTLs
 kill 'STOP', $brokers[0]->pid;
 ok(follow($brokers[1]), 'stopped: all follow the second broker');

@@ -38,6 +38,7 @@ api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":0,"
 is "but by none without" "$status $(get .error)" "503 no donor follows this broker"
 lease c i 0 2000
 is "who knows no other one is" "$status" 201
+api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 url=$first
 lease c1 i1 4 60000
 regions=$(held)

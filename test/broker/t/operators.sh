@@ -11,7 +11,7 @@ register a 4 ia
 beat a ia
 register b 4 ib
 beat b ib
-settle_ms=60000     # that is no promise of a time: nobody waits for so long
+unset settle_ms
 
 lease c1 i1 6
 applying=false
