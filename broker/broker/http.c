@@ -281,6 +281,15 @@ caller(const RbpCredential *who, char text[CALLER_LEN])
 	return text;
 }
 
+static const char *
+address_of(struct MHD_Connection *connection, char *buf, size_t len)
+{
+	const union MHD_ConnectionInfo *info =
+	MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+	return rbp_format_address(info != NULL ? info->client_addr : NULL, buf, len);
+}
+
 /*
  * Who is refused is logged: an operator sees a credential that was not replaced
  * everywhere, or somebody who tries.
@@ -288,13 +297,10 @@ caller(const RbpCredential *who, char text[CALLER_LEN])
 static void
 log_refusal(struct MHD_Connection *connection, const char *why)
 {
-	const union MHD_ConnectionInfo *info =
-	MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 	char		address[NI_MAXHOST];
 
 	rbp_log_repeated(RBP_LOG_WARNING, "refused a request from %s: %s",
-					 rbp_format_address(info != NULL ? info->client_addr : NULL,
-										address, sizeof(address)), why);
+					 address_of(connection, address, sizeof(address)), why);
 }
 
 /*
@@ -333,6 +339,12 @@ const char *
 broker_http_caller(void)
 {
 	return handled->who.name;
+}
+
+const char *
+broker_http_caller_host(char *buf, size_t len)
+{
+	return address_of(handled->connection, buf, len);
 }
 
 bool

@@ -83,6 +83,9 @@ typedef struct BrokerRoute
 /* The name of the credential that the request has, for its handler; "": it needs none. */
 extern const char *broker_http_caller(void);
 
+/* Where that request comes from: an address, or that of a proxy. */
+extern const char *broker_http_caller_host(char *buf, size_t len);
+
 /*
  * May there be so many of these, and so many that are of the caller's name, with the one
  * that is about to be?  most: that there may be at all.  If not, *error is the answer.

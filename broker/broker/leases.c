@@ -20,6 +20,7 @@
 #include "common/limits.h"
 #include "common/text.h"
 
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -251,6 +252,16 @@ take_over(int64_t lease)
 	}
 }
 
+/* Its holder has asked for it, from this host. */
+static void
+prolong(int64_t lease)
+{
+	char		host[NI_MAXHOST];
+
+	broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1), host = ?2"
+			   " WHERE lease = ?1", INT(lease), TEXT(broker_http_caller_host(host, sizeof(host))));
+}
+
 BrokerReply
 broker_leases_create(const char *path_id, const json_t *body)
 {
@@ -284,6 +295,7 @@ broker_leases_create(const char *path_id, const json_t *body)
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
 		return error;
 	}
+	prolong(lease);
 	granted = broker_share_grant(lease, 0);
 	broker_log(RBP_LOG_INFO, "SELECT format('lease %s (%s) for %s: %d regions granted, %lld of %lld MB',"
 			   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
@@ -336,14 +348,6 @@ check_secret(const char *secret, BrokerReply *error)
 	return false;
 }
 
-static void
-prolong(int64_t lease)
-{
-	broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1)"
-			   " WHERE lease = ?1", INT(lease));
-	broker.counters[LEASES_RENEWED]++;
-}
-
 BrokerReply
 broker_leases_renew(const char *id, const json_t *body)
 {
@@ -378,6 +382,7 @@ broker_leases_renew(const char *id, const json_t *body)
 					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
 					   INT(lease), JSON(release));
 	prolong(lease);
+	broker.counters[LEASES_RENEWED]++;
 	if (new_secret != NULL)
 		return settle(id, AWAIT_SECRET, 200);
 	ahead = json_integer_value(json_object_get(body, "ahead"));
@@ -426,7 +431,7 @@ broker_leases_revoke(const char *id, const json_t *body)
 }
 
 static const char *const lease_list =
-"SELECT json_object('leases', json_group_array(json_object('lease', id, 'client', client,"
+"SELECT json_object('leases', json_group_array(json_object('lease', id, 'client', client, 'host', host,"
 " 'purpose', purpose, 'ttl_ms', ttl_ms, 'remaining_ms', max(deadline - now_ms(), 0),"
 " 'keep_ms', keep_ms, 'lapsed', json(iif(lapsed, 'true', 'false')),"
 " 'bytes', bytes, 'wanted', wanted, 'age_s', max(?1 - created, 0), 'donors',"

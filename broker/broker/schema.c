@@ -126,6 +126,8 @@ const char *const broker_schema =
 "CREATE TEMP TABLE lease_term ("
 " lease INTEGER PRIMARY KEY,"
 " deadline INTEGER NOT NULL,"	/* now_ms(): the end of the TTL */
+" host TEXT NOT NULL DEFAULT '',"	/* its holder's address, at the last grant
+									 * or renewal; '': none here yet */
 " waiting_since INTEGER,"		/* now_ms(); NULL: it has what it wants */
 " bytes INTEGER NOT NULL DEFAULT 0" /* of its regions */
 ");"

@@ -49,6 +49,7 @@ put_age(char *cell, const json_t *lease, const char *key)
 static const CtlColumn lease_columns[] = {
 	{"LEASE", "lease", ctl_put_text, false},
 	{"CLIENT", "client", ctl_put_text, false},
+	{"HOST", "host", ctl_put_text, false},
 	{"PURPOSE", "purpose", ctl_put_text, false},
 	{"HAS", "bytes", ctl_put_bytes, true},
 	{"WANTS", "wanted", ctl_put_bytes, true},

@@ -36,7 +36,7 @@ is "donors shows a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 
 ctl donors --json
 is "donors --json shows all donors" "$(jq -c '[.donors[].id]' <<<"$out")" '["mem1:7001","mem2:7001"]'
 ctl leases
-is "leases" "$(grep -cE "^$id +db1 +buffer +192 MB +192 MB +[0-9]+ (s|min) +[0-9.]+ s +mem[12]:7001: (64|128) MB, mem[12]:7001: (64|128) MB\$" <<<"$out")" 1
+is "leases" "$(grep -cE "^$id +db1 +127.0.0.1 +buffer +192 MB +192 MB +[0-9]+ (s|min) +[0-9.]+ s +mem[12]:7001: (64|128) MB, mem[12]:7001: (64|128) MB\$" <<<"$out")" 1
 ctl --json leases
 is "leases --json shows the lease" "$(jq -r '.leases[].lease' <<<"$out")" "$id"
 is "leases --json shows no secret" "$(grep -c "$secret" <<<"$out")" 0
@@ -90,7 +90,7 @@ shape() { is "--json: $1" "$code $(jq -c "$2" <<<"$out" 2>&1)" "$3"; }
 ctl --json donors
 shape donors '.donors[0] | keys' '0 ["applied","dirty","free","grace_ms","heard_ms","host","id","leased","port","reclaiming","region_size","regions","revision","state","stats","transports","want_back"]'
 ctl --json leases
-shape leases '[.leases[0] | keys, (.donors[0] | keys)]' '0 [["age_s","bytes","client","donors","keep_ms","lapsed","lease","purpose","remaining_ms","ttl_ms","wanted"],["bytes","id","reclaim","regions"]]'
+shape leases '[.leases[0] | keys, (.donors[0] | keys)]' '0 [["age_s","bytes","client","donors","host","keep_ms","lapsed","lease","purpose","remaining_ms","ttl_ms","wanted"],["bytes","id","reclaim","regions"]]'
 ctl --json health
 shape health '.' '0 {"ok":true,"problems":[],"summary":["2 of 2 donors heard of, 128 MB leased by 1 lease"],"notes":[]}'
 ctl --json drain mem2:7001

@@ -47,6 +47,7 @@ point $? "a drain goes on"
 api GET /v1/leases
 is "all leases are there, with all that is known of them" \
     "$(get '[.leases | group_by(.lease)[] | .[0] + {bytes: (map(.bytes) | add)} | {lease, client, purpose, ttl_ms, keep_ms, wanted, bytes}] | sort')" "$before"
+has "but from where each is renewed" '.leases | all(.host == "")'
 secret=$secret2
 renew "$all"
 is "another secret proves nothing" "$status" 403
@@ -54,6 +55,8 @@ secret=$secret1
 renew "$all"
 is "a lease is renewed with its secret" "$status" 200
 is "it has its regions, which are the same grants" "$(held)" "$first"
+api GET /v1/leases
+has "and it is known from where" ".leases | any(.lease == \"$id\" and .host == \"127.0.0.1\")"
 renew '"donors":["a","b","c"]'
 is "then it is known, whatever its holder names" "$status" 200
 beat a ia
