@@ -71,6 +71,7 @@ ctl_health_of_broker(json_t *health, RbpHttp *http)
 	json_array_foreach(list, i, donor)
 	{
 		const char *state = ctl_text_of(donor, "state");
+		const json_t *locked = json_object_get(json_object_get(donor, "stats"), "locked");
 
 		if (strcmp(state, "away") == 0 || ctl_is_gone(donor))
 			add(health, "problems", "donor %s is %s", ctl_text_of(donor, "id"), state);
@@ -78,6 +79,9 @@ ctl_health_of_broker(json_t *health, RbpHttp *http)
 		{
 			heard++;
 			leased += ctl_int_of(donor, "region_size") * ctl_int_of(donor, "leased");
+			/* donors up to version 1.1 do not tell */
+			if (locked != NULL && json_integer_value(locked) == 0)
+				add(health, "notes", "donor %s: its memory is not locked, so it may be swapped out", ctl_text_of(donor, "id"));
 		}
 	}
 	if (answered)

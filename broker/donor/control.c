@@ -278,7 +278,7 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	int			rc;
 
 	donor_report_get(&report);
-	body = json_pack("{s:s, s:I, s:O, s:O, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+	body = json_pack("{s:s, s:I, s:O, s:O, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
 					 "instance", instance,
 					 "revision", (json_int_t) *revision,
 					 "clean", report.clean,
@@ -295,7 +295,8 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 					 "maps", (json_int_t) donor_serve_stat(DONOR_MAPS),
 					 "denied", (json_int_t) (donor_serve_stat(DONOR_DENIED) + donor_verbs_denied()),
 					 "bytes_read", (json_int_t) donor_serve_stat(DONOR_BYTES_READ),
-					 "bytes_written", (json_int_t) donor_serve_stat(DONOR_BYTES_WRITTEN));
+					 "bytes_written", (json_int_t) donor_serve_stat(DONOR_BYTES_WRITTEN),
+					 "locked", (json_int_t) donor_memory_locked());
 	if (body == NULL)
 		rbp_die("out of memory");
 

@@ -190,6 +190,12 @@ make_memory(uint8_t *base, bool huge)
 	return fd;
 }
 
+bool
+donor_memory_locked(void)
+{
+	return lock_memory;
+}
+
 /* Get memory for a region, of the best kind that is there and permitted. */
 static bool
 get_memory(RbpDonorRegion *region)

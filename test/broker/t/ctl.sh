@@ -71,6 +71,14 @@ is "forget of a donor that is there is refused" "$code $(grep -c 'forget mem1:70
 lease db1 i1 2
 ctl health
 is "health" "$code $out" "0 well: 2 of 2 donors heard of, 128 MB leased by 1 lease"
+as "$donor"
+beat mem1:7001 i1 '"locked":1'
+beat mem2:7001 i1 '"locked":0'
+ctl health
+is "health names whose memory is not locked, which changes no verdict" "$code $out" \
+    "0 well: 2 of 2 donors heard of, 128 MB leased by 1 lease"$'\n'"donor mem2:7001: its memory is not locked, so it may be swapped out"
+beat mem2:7001 i1
+as "$server"
 "$RBP_CTL" --broker "$url" --broker-ca "$dir/tls.crt" health >"$dir/out"
 is "health without a credential says why" "$? $(grep -c '^not well: broker: .*credential is missing or wrong' "$dir/out")" "4 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 health >"$dir/out"

@@ -34,6 +34,14 @@ for how in try off; do
     wait $!
 done
 
+# No memory can be locked.
+bash -c 'ulimit -l 0; exec "$@"' - "${donor[@]}" --memory 4MB --region-size 1MB --min-free 0 --id swapped 2>"$dir/out" &
+pump_pids+=($!)
+until_true 30 donor_is swapped '.stats.locked == 0'
+point $? "a donor tells that its memory is not locked" || diagnose "$(cat "$dir/out")"
+kill $!
+wait $!
+
 # A machine of 1 GB, of which 300 MB are available; its 20th is 51 MB.
 printf 'MemTotal: 1048576 kB\nMemAvailable: 307200 kB\n' >"$dir/meminfo"
 export REMOTE_BP_TEST_MEMINFO=$dir/meminfo
