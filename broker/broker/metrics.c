@@ -67,8 +67,9 @@ typedef struct DonorRow
 											 * broker started */
 } DonorRow;
 
+/* One that has lapsed claims no more than it has, nor does what donors tell of one, each for itself. */
 static const char *const lease_values =
-"SELECT client, purpose = 'temp', count(DISTINCT id), sum(bytes), cast(total(wanted) AS INTEGER)"
+"SELECT client, purpose = 'temp', count(DISTINCT id), sum(bytes), cast(total(iif(deadline > now_ms() AND key > 0, wanted, bytes)) AS INTEGER)"
 " FROM lease JOIN lease_term ON lease_term.lease = lease.key GROUP BY client, purpose"
 " ORDER BY max(sum(bytes), total(wanted)) DESC";
 

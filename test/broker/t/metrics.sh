@@ -76,6 +76,12 @@ is "a hundred are shown, and the rest" "$(grep -c '^remote_bp_lease_wanted_bytes
 is "these are the largest" "$(metric 'remote_bp_lease_wanted_bytes{client="c11",purpose="buffer"}') $(metric 'remote_bp_lease_wanted_bytes{client="c10",purpose="buffer"}')" $((11 << 30))" "
 is "the rest is a sum" "$(metric 'remote_bp_lease_wanted_bytes{client="other",purpose="buffer"}')" $((1099511627776 + (55 << 30) + 3 * region))
 
+api POST /v1/leases '{"client":"late","instance":"i","purpose":"buffer","bytes":1099511627776,"ttl_ms":1000,"keep_ms":3600000}'
+of_late() { metric "remote_bp_lease_$1{client=\"late\",purpose=\"buffer\"}"; }
+wants_what_it_has() { scrape && [ -n "$(of_late bytes)" ] && [ "$(of_late wanted_bytes)" = "$(of_late bytes)" ]; }
+until_true 30 wants_what_it_has
+point $? "a lease that has lapsed wants no more than it has"
+
 # Heartbeats all the time
 pump a:1 i1
 pump b:1 i2
