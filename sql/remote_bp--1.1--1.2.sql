@@ -36,6 +36,8 @@ COMMENT ON COLUMN remote_bp_leases.broker IS
 COMMENT ON COLUMN remote_bp_stat_spill.seal_failures IS
     'Hash failures of blocks that were encrypted: the donor returned other bytes than were sent';
 
+COMMENT ON COLUMN remote_bp_stat_donors.timeouts IS
+    'Reads and writes that were not answered in time; they are not among failures';
 COMMENT ON COLUMN remote_bp_stat.page_cache_fills IS
     'Misses read from the disk although a donor had the page, to see what the disk takes, or to bring the page into the page cache';
 COMMENT ON COLUMN remote_bp_stat.below_threshold IS
