@@ -296,27 +296,32 @@ rbp_directory_store(RbpDirectory *dir, int partition, void *stored, size_t max)
 	RbpEntry   *to = stored;
 	size_t		room = max / sizeof(RbpEntry);
 	size_t		n = 0;
+	bool		all = true;
 
 	if (!dir->partitions[part].built)
 		build(dir, part);
-	for (int round = 0; round < 2; round++)
+	for (uint32_t extent = 0; extent < dir->extents->top; extent++)
 	{
-		uint32_t	extent = 0;
+		uint32_t	index = part * dir->nlocal + extent;
+		const RbpEntry *e = rbp_entry(dir, index);
 
-		for (n = 0; extent < dir->extents->top; extent++)
+		if (!rbp_extent_touched(dir, extent) || !stays(dir, part, index))
+			continue;
+		if (n == room && all)
 		{
-			uint32_t	index = part * dir->nlocal + extent;
-
-			if (!rbp_extent_touched(dir, extent) || !stays(dir, part, index) ||
-				(round > 0 && !is_wanted(rbp_entry(dir, index))))
-				continue;
-			if (n == room)
-				break;
-			to[n] = *rbp_entry(dir, index);
-			to[n++].chain = extent;
+			/* no room for all: those that are not wanted make some */
+			all = false;
+			n = 0;
+			for (size_t i = 0; i < room; i++)
+				if (is_wanted(&to[i]))
+					to[n++] = to[i];
 		}
-		if (extent == dir->extents->top)
+		if (!all && !is_wanted(e))
+			continue;
+		if (n == room)
 			break;
+		to[n] = *e;
+		to[n++].chain = extent;
 	}
 	return n * sizeof(RbpEntry);
 }

@@ -272,7 +272,7 @@ note_file(FileTable *t, const RbpPageId *page)
 		.rel = page->rel,.segment = page->block / RELSEG_SIZE,.space = page->space,
 		.fork = page->fork,.there = true
 	};
-	uint64		place = rbp_mix64(rbp_fork_hash(key.rel, key.space, key.fork) + key.segment);
+	uint64		place = rbp_fork_hash(key.rel, key.space, key.fork) + key.segment * UINT64_C(0x9e3779b97f4a7c15);
 
 	if (t->last != NULL && same_file(t->last, &key))
 		return;

@@ -846,9 +846,7 @@ test_image_room(void)
 	uint32_t	part;
 	bool		wanted[MANY];
 	uint32_t	nwanted = 0;
-	uint32_t	found = 0;
 	char		out[MANY * RBP_ENTRY_BYTES];
-	size_t		bytes;
 	int			unused = 0;
 	int			states[RBP_NUM_LISTS] = {0};
 
@@ -879,19 +877,25 @@ test_image_room(void)
 	   nwanted > (uint32_t) (states[RBP_SLOT_MAIN] + states[RBP_SLOT_KEPT]), "there are pages of all kinds (%u of %d are wanted)", nwanted, MANY);
 
 	is_u64(rbp_directory_store(dir, (int) part, out, sizeof(out)), sizeof(out), "with room for all, all are stored");
-	bytes = rbp_directory_store(dir, (int) part, out, sizeof(out) - 1);
-	is_u64(bytes, nwanted * RBP_ENTRY_BYTES, "with less, those that are wanted");
-	for (int i = 0; i < MANY; i++)
-		for (size_t j = 0; j < bytes / RBP_ENTRY_BYTES; j++)
-		{
-			RbpPageId	page = rbp_directory_stored_page(out, j);
+	/* that there is less is found out at the last page, or long before */
+	for (int room = MANY - 1; room > 0; room -= MANY - 13)
+	{
+		uint32_t	fits = nwanted < (uint32_t) room ? nwanted : (uint32_t) room;
+		uint32_t	found = 0;
+		size_t		bytes = rbp_directory_store(dir, (int) part, out, (size_t) (room + 1) * RBP_ENTRY_BYTES - 1);
 
-			if (rbp_page_equal(&page, &pages[i]))
-				found += wanted[i];
-		}
-	is_u64(found, nwanted, "and these are they");
-	is_u64(rbp_directory_store(dir, (int) part, out, 5 * RBP_ENTRY_BYTES), 5 * RBP_ENTRY_BYTES, "with little room, as many as there is room for");
-	is_u64(rbp_directory_store(dir, (int) part, out, 0), 0, "or none");
+		is_u64(bytes, fits * RBP_ENTRY_BYTES, "with room for %d, as many of those that are wanted", room);
+		for (int i = 0; i < MANY; i++)
+			for (size_t j = 0; j < bytes / RBP_ENTRY_BYTES; j++)
+			{
+				RbpPageId	page = rbp_directory_stored_page(out, j);
+
+				if (rbp_page_equal(&page, &pages[i]))
+					found += wanted[i];
+			}
+		is_u64(found, fits, "and these are they");
+	}
+	is_u64(rbp_directory_store(dir, (int) part, out, 0), 0, "without any, none");
 	free(dir);
 }
 
