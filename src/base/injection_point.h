@@ -42,6 +42,7 @@
  *
  *	few-hot-pages		a list of hot pages has room for four bitmaps only, and its
  *						scan takes a second
+ *	full-dictionary		no other pair of tablespace and database gets a number
  *	slow-lookup			two seconds pass between finding a relation by its file and
  *						locking it, to read hot pages
  *	slow-writes			writes are slow after their pages were invalidated

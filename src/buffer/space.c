@@ -15,6 +15,7 @@
 
 #include "port/atomics.h"
 
+#include "base/injection_point.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/page.h"
 
@@ -31,7 +32,7 @@ find_or_add(Oid spc, Oid db, bool add)
 	{
 		uint64		seen = pg_atomic_read_u64(&spaces[place]);
 
-		if (seen == 0 && !add)
+		if (seen == 0 && (!add || RBP_INJECTION_POINT("full-dictionary")))
 			return RBP_INVALID_SPACE;
 		if (seen == 0 &&
 			pg_atomic_compare_exchange_u64(&spaces[place], &seen, word))
