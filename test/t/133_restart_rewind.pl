@@ -1,5 +1,5 @@
-# pg_rewind between a stop and the next start: whole, and killed midway, when nothing but the files
-# that it has changed tells of it.  No page in the tier is other than the file.
+# pg_rewind between a stop and the next start: killed midway, when nothing but the files that it has
+# changed tells of it, and killed, and then run as a whole.  No page in the tier is other than the file.
 # Timeout: 1800
 
 use strict;
@@ -50,16 +50,23 @@ sub diverge
 	return $theirs;
 }
 
-# The stop, and then pg_rewind, which is told to be slow in writing that, and killed after the sub.
-# It brings the settings of the other server along.
-sub rewind
+# The stop of a server that leaves an image
+sub stop
 {
-	my ($name, $slow, $until) = @_;
+	my ($name) = @_;
 	my $before = state_of($node);
 	$before->{others} = tier_pages($node, 'others');
 	$node->stop;
 	ok(-e $image, "$name: there is an image");
 	copy("$data/$_", "$data.$_") or die $! for 'postgresql.conf', 'postgresql.auto.conf';
+	return $before;
+}
+
+# pg_rewind, which is told to be slow in writing that, and killed after the sub.  It brings the
+# settings of the other server along.
+sub rewind
+{
+	my ($name, $slow, $until) = @_;
 	my $orders = PostgreSQL::Test::Utils::tempdir() . '/slow';
 	append_to_file($orders, $slow) if $slow;
 	my $pid = fork() // die "fork: $!";
@@ -77,16 +84,42 @@ sub rewind
 	waitpid($pid, 0);
 	is($?, $until ? 9 : 0, "$name: it ends so");
 	copy("$data.$_", "$data/$_") or die $! for 'postgresql.conf', 'postgresql.auto.conf';
-	return $before;
+	return;
+}
+
+# Likewise, when it has changed a file, and nothing else tells of that.
+sub rewind_midway
+{
+	my ($name) = @_;
+	my $control = slurp_file("$data/global/pg_control");
+	rewind(
+		$name,
+		"200000 $path",
+		sub {
+			my $then = changed();
+			ok(wait_for('a file to change', sub { changed() != $then }), "$name: a file has changed");
+		});
+	is(slurp_file("$data/global/pg_control"), $control, "$name: pg_control has not changed");
+	ok(!-e "$data/backup_label", "$name: there is no backup_label");
+	ok(-e $image, "$name: the image is there");
+	return;
 }
 
 sub changed { return (Time::HiRes::stat("$data/$path"))[10] }
 
-# As a whole: now it is the other server, as a standby at first.
+# Killed, and then as a whole: now it is the other server, as a standby at first.
 my $theirs = diverge('whole');
-my $before = rewind('whole');
+my $before = stop('whole');
+run_log([ 'cp', '-a', "$data/pg_wal", "$data.wal" ]) && copy($image, "$data.image") or die;
+rewind_midway('whole, at first');
+# what it has put in the place of this server's WAL does not lead to where they diverged
+run_log([ 'rm', '-r', "$data/pg_wal" ]) && run_log([ 'mv', "$data.wal", "$data/pg_wal" ]) or die;
+rewind('whole');
+# it removes the image, but a restore might bring it back
+copy("$data.image", $image) or die $!;
 $node->append_conf('standby.signal', '');
 $node->start;
+log_tells($node, $before->{offset}, qr/the tier begins empty, although .*: the data directory was used, copied or restored since/, 'whole: the image of before is not believed');
 ok(!glob("$image*"), 'whole: there is no image after the start');
 is_empty($node, $before, 'whole');
 is(content($node, 'others'), $theirs, 'whole: the table is that of the other server');
@@ -109,18 +142,8 @@ is_kept($node, $before, 'promoted');
 # Midway.  Who starts such a server has lost it, but nothing tells the tier: only the files
 # do that have changed.
 diverge('midway');
-my $control;
-$before = rewind(
-	'midway',
-	"200000 $path",
-	sub {
-		my $then = changed();
-		$control = slurp_file("$data/global/pg_control");
-		ok(wait_for('a file to change', sub { changed() != $then }), 'midway: a file has changed');
-	});
-is(slurp_file("$data/global/pg_control"), $control, 'midway: pg_control has not changed');
-ok(!-e "$data/backup_label", 'midway: there is no backup_label');
-ok(-e $image, 'midway: the image is there');
+$before = stop('midway');
+rewind_midway('midway');
 $node->start;
 log_tells($node, $before->{offset}, qr/going on with what donors have; [1-9]\d* of \d+ files have changed/, 'midway: the tier goes on, but for that file');
 is_kept($node, $before, 'midway');
