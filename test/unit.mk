@@ -71,8 +71,8 @@ card-check: card-check-build
 	@test/card_check/run both
 .PHONY: card-check card-check-build
 
-# hot_scan has flags and an order of its sources of its own; here it is seen to compile
-unit-build: $(UNIT_NAMES:%=build/unit/%) build/plain/test/bench/hot_scan.o
+# these have flags and an order of their sources of their own; here they are seen to compile
+unit-build: $(UNIT_NAMES:%=build/unit/%) build/plain/test/bench/hot_scan.o build/plain/test/bench/kept_cost.o
 .PHONY: unit-build
 
 define unit_variant
