@@ -63,6 +63,14 @@ entry_at(RbpCounterTable *table, uint32 i)
 	return (Entry *) ((char *) table + header_size(table->nbuckets)) + i;
 }
 
+static void
+empty(RbpCounterTable *table)
+{
+	table->n = 0;
+	table->hand = 0;
+	memset(table->buckets, 0xff, table->nbuckets * sizeof(uint32));
+}
+
 RbpCounterTable *
 rbp_counter_table_init(void *mem, int max, int tranche)
 {
@@ -70,35 +78,21 @@ rbp_counter_table_init(void *mem, int max, int tranche)
 
 	rbp_lock_init(&table->lock, tranche);
 	table->max = (uint32) max;
-	table->n = 0;
-	table->hand = 0;
 	table->nbuckets = bucket_count(max);
-	memset(table->buckets, 0xff, table->nbuckets * sizeof(uint32));
+	empty(table);
 	return table;
 }
 
+/* The link that leads to the key's entry, or at which its chain ends */
 static uint32 *
-bucket_of(RbpCounterTable *table, const RbpCounterKey *key)
+link_to(RbpCounterTable *table, const RbpCounterKey *key)
 {
 	uint32		hash = hash_bytes((const unsigned char *) key, sizeof(RbpCounterKey));
+	uint32	   *link = &table->buckets[hash & (table->nbuckets - 1)];
 
-	return &table->buckets[hash & (table->nbuckets - 1)];
-}
-
-static Entry *
-find(RbpCounterTable *table, const RbpCounterKey *key)
-{
-	uint32		i = *bucket_of(table, key);
-
-	while (i != NO_ENTRY)
-	{
-		Entry	   *entry = entry_at(table, i);
-
-		if (entry->key.high == key->high && entry->key.low == key->low)
-			return entry;
-		i = entry->next;
-	}
-	return NULL;
+	while (*link != NO_ENTRY && memcmp(&entry_at(table, *link)->key, key, sizeof(*key)) != 0)
+		link = &entry_at(table, *link)->next;
+	return link;
 }
 
 /* Remove the next entry that was not used since the hand came by, and return it. */
@@ -106,7 +100,6 @@ static uint32
 evict(RbpCounterTable *table)
 {
 	uint32		victim;
-	uint32	   *place;
 
 	for (;;)
 	{
@@ -116,46 +109,46 @@ evict(RbpCounterTable *table)
 			break;
 		pg_atomic_write_u32(&entry_at(table, victim)->used, 0);
 	}
-	place = bucket_of(table, &entry_at(table, victim)->key);
-	while (*place != victim)
-		place = &entry_at(table, *place)->next;
-	*place = entry_at(table, victim)->next;
+	*link_to(table, &entry_at(table, victim)->key) = entry_at(table, victim)->next;
 	return victim;
 }
 
-static Entry *
+static uint32
 insert(RbpCounterTable *table, const RbpCounterKey *key)
 {
 	uint32		i = table->n < table->max ? table->n++ : evict(table);
-	uint32	   *bucket = bucket_of(table, key);
 	Entry	   *entry = entry_at(table, i);
 
 	entry->key = *key;
-	entry->next = *bucket;
-	*bucket = i;
+	entry->next = NO_ENTRY;
+	*link_to(table, key) = i;
 	pg_atomic_init_u32(&entry->used, 0);
 	for (int v = 0; v < RBP_COUNTER_VALUES; v++)
 		pg_atomic_init_u64(&entry->values[v], 0);
-	return entry;
+	return i;
 }
 
 void
 rbp_counter_table_add(RbpCounterTable *table, const RbpCounterRow *row)
 {
 	Entry	   *entry;
+	uint32		i;
+	bool		known;
 
 	rbp_lock_shared(&table->lock);
-	entry = find(table, &row->key);
-	if (entry != NULL && pg_atomic_read_u32(&entry->used) == 0)
-		pg_atomic_write_u32(&entry->used, 1);
-	if (entry == NULL)
+	i = *link_to(table, &row->key);
+	known = i != NO_ENTRY;
+	if (!known)
 	{
 		rbp_lock_release(&table->lock);
 		rbp_lock_exclusive(&table->lock);
-		entry = find(table, &row->key);
-		if (entry == NULL)
-			entry = insert(table, &row->key);
+		i = *link_to(table, &row->key);
+		if (i == NO_ENTRY)
+			i = insert(table, &row->key);
 	}
+	entry = entry_at(table, i);
+	if (known && pg_atomic_read_u32(&entry->used) == 0)
+		pg_atomic_write_u32(&entry->used, 1);
 	for (int v = 0; v < RBP_COUNTER_VALUES; v++)
 		if (row->values[v] != 0)
 			pg_atomic_fetch_add_u64(&entry->values[v], (int64) row->values[v]);
@@ -191,8 +184,6 @@ void
 rbp_counter_table_clear(RbpCounterTable *table)
 {
 	rbp_lock_exclusive(&table->lock);
-	table->n = 0;
-	table->hand = 0;
-	memset(table->buckets, 0xff, table->nbuckets * sizeof(uint32));
+	empty(table);
 	rbp_lock_release(&table->lock);
 }
