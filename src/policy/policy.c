@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * policy.c
- *	  Policies: shared memory of launcher and worker.
+ *	  Policies: what launcher and worker share: memory, settings, transactions.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "utils/guc.h"
+#include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/workers.h"
@@ -72,6 +74,28 @@ rbp_policy_set_options(void)
 		SetConfigOption(options[i][0], options[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 	if (RBP_COMPAT_HAS_TRANSACTION_TIMEOUT)
 		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void
+rbp_policy_begin(void)
+{
+	rbp_worker_runs(RBP_WORKER_LAUNCHER);	/* which waits for this one */
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+void
+rbp_policy_commit(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+void
+rbp_policy_use_tier(const char *value)
+{
+	SetConfigOption("remote_bp.use_tier", value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 void

@@ -27,10 +27,8 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/relfile.h"
@@ -55,28 +53,6 @@
 #define MAX_ERRORS		8
 
 static emit_log_hook_type prev_emit_log_hook = NULL;
-
-void
-rbp_policy_begin(void)
-{
-	rbp_worker_runs(RBP_WORKER_LAUNCHER);	/* which waits for this one */
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-}
-
-void
-rbp_policy_commit(void)
-{
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-}
-
-void
-rbp_policy_use_tier(const char *value)
-{
-	SetConfigOption("remote_bp.use_tier", value, PGC_SUSET, PGC_S_OVERRIDE);
-}
 
 /*
  * ---- the directory ------------------------------------------------------------------
