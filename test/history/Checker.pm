@@ -91,8 +91,8 @@ sub two_holders
 		push @{ $accesses{ $l->{region} } }, $l;
 		$written{"$l->{region} $l->{mark}"} = $l if $l->{op} eq 'write';
 		next if $l->{op} eq 'write' || $l->{mark} eq '-';
-		bad($seen, 1, "a mark that is not its own is found", $l) if lease_of($l->{mark}) ne $l->{lease};
-		$last{"$l->{region} $l->{mark}"} = $l;
+		if (lease_of($l->{mark}) eq $l->{lease}) { $last{"$l->{region} $l->{mark}"} = $l; }
+		else { bad($seen, 1, "a mark that is not its own is found", $l); }
 	}
 	for my $region (keys %accesses)
 	{
@@ -124,12 +124,13 @@ sub two_holders
 sub promises
 {
 	my ($seen, $lines) = @_;
-	my ($lease, $until, $unsure, $unsure_get, %held, %asked, %firm, %late) = ('', 0);
+	my ($lease, $until, $unsure, $unsure_get, %held, %asked, %firm, %late, %gone) = ('', 0);
 
 	my $lost = sub {
 		my ($region, $why, $l) = @_;
 		my ($donor) = $region =~ m{^(.*)/};
 		my $h = delete $held{$region};
+		$gone{"$region/$h->{rev}"} = 1;
 		my $since = sub { grep { $_->{t1} >= $h->{since} } @_ };
 
 		return if $since->(grep { $_->{t0} <= $l->{t1} } @{ $seen->{killed}{$donor} // [] });
@@ -156,7 +157,7 @@ sub promises
 		elsif ($l->{op} =~ /^(get|renew)$/)
 		{
 			$unsure_get ||= $l->{op} eq 'get' && !$l->{sure};
-			($lease, $until, $unsure, %held, %asked, %firm, %late) = ($l->{lease}, 0) if $l->{op} eq 'get' && $l->{lease};
+			($lease, $until, $unsure, %held, %asked, %firm, %late, %gone) = ($l->{lease}, 0) if $l->{op} eq 'get' && $l->{lease};
 			next if $l->{op} eq 'get' && !$l->{lease};
 			for my $region (split /,/, $l->{released} // '')
 			{
@@ -181,9 +182,10 @@ sub promises
 			{
 				my ($donor) = $region =~ m{^(.*)/};
 				my $granted = ($unsure // $l->{t0}) + $l->{ttl} / 1000;
-				next if $held{$region};
+				# a broker that does not know yet that it is gone promises nothing anew
+				next if $held{$region} || $gone{"$region/$now{$region}"};
 				$firm{$donor} = $granted if $granted > ($firm{$donor} // 0);
-				$held{$region} = { rev => $now{$region}, since => $l->{t0}, line => $l };
+				$held{$region} = { rev => $now{$region}, since => $unsure // $l->{t0}, line => $l };
 			}
 			$until = $l->{t0} + $l->{ttl} / 1000;
 			%asked = map { ($_ => 1) } keys %asked, split(/,/, $l->{asked} // '');
