@@ -24,7 +24,7 @@ use lib "$FindBin::Bin/../../history";
 use Checker;
 use Proxy;
 
-use constant { TTL => 4, GAP => 0.2, DONOR_TIMEOUT => 5 };
+use constant { TTL => 4, GAP => 0.16, DONOR_TIMEOUT => 5 };
 
 my $root = $ENV{RBP_ROOT} // "$FindBin::Bin/../../..";
 my $dir = $ENV{TESTDIR} // File::Temp::tempdir(CLEANUP => 1);
