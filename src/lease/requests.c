@@ -101,9 +101,14 @@ ask_broker(RbpHeldLease *h, const char *method, const char *action, char *body, 
 		   bool stop_on_shutdown, RbpHttpReply *reply, char why[RBP_BROKER_WHY_LEN])
 {
 	char		path[RBP_LEASE_ID_LEN + 32] = "/v1/leases";
+
+	/*
+	 * one without regions has nothing to lose, and would stay at a broker
+	 * that donors have left
+	 */
 	const RbpHttpRequest request = {
-		.method = method,.path = path,.body = body,.timeout_ms = timeout_ms,
-		.stop_on_shutdown = stop_on_shutdown,.denied_by_all = h->in_use && h->deadline > rbp_now_ns()
+		.method = method,.path = path,.body = body,.timeout_ms = timeout_ms,.stop_on_shutdown = stop_on_shutdown,
+		.denied_by_all = h->in_use && h->lease->nregions > 0 && h->deadline > rbp_now_ns()
 	};
 	int			failed;
 

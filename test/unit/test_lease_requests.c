@@ -42,6 +42,7 @@ static char asked_secret[2 * RBP_SECRET_LEN + 1];	/* the new one; "" for
 													 * none */
 static bool asked_client;		/* ours is to have it */
 static int	nchanged;			/* secrets, as others are told */
+static bool denied_by_all;		/* all brokers are to say that it has ended */
 
 char		rbp_lease_client[RBP_DONOR_ID_LEN] = "client";
 
@@ -52,6 +53,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	json_t	   *body = json_loads(request->body, 0, NULL);
 	const json_t *release = json_object_get(body, "release");
 
+	denied_by_all = request->denied_by_all;
 	keep_ms = (int) json_integer_value(json_object_get(body, "keep_ms"));
 	snprintf(asked_secret, sizeof(asked_secret), "%s",
 			 json_is_string(json_object_get(body, "new_secret")) ? json_string_value(json_object_get(body, "new_secret")) : "");
@@ -259,6 +261,28 @@ test_new_secret(RbpHeldLease *h)
 	ok(asked_secret[0] == '\0' && nchanged == 1, "and not replaced again");
 }
 
+/* One broker's word does not end a lease that has memory, and time left. */
+static void
+test_denied(RbpHeldLease *h)
+{
+	failed = 0;
+	h->in_use = true;
+	h->deadline = mock_now + 1000 * NANOS_PER_MS;
+	make_answer(0, 1, 1);
+	(void) renew(h, MB);
+	(void) renew(h, MB);
+	ok(denied_by_all, "all brokers are asked before a lease is taken to have ended");
+	h->deadline = mock_now - 1;
+	(void) renew(h, MB);
+	ok(!denied_by_all, "one is enough after its deadline");
+	h->deadline = mock_now + 1000 * NANOS_PER_MS;
+	make_answer(0, 0, 1);
+	(void) renew(h, MB);
+	(void) renew(h, MB);
+	ok(!denied_by_all, "and if it has no regions, which another broker may have");
+	h->in_use = false;
+}
+
 int
 main(void)
 {
@@ -290,5 +314,6 @@ main(void)
 	test_many_released(h);
 	test_kept(h);
 	test_new_secret(h);
+	test_denied(h);
 	return done_testing();
 }
