@@ -46,8 +46,19 @@ sub now { return clock_gettime(CLOCK_MONOTONIC) }
 
 sub remember
 {
-	my ($t, $who, $what) = @_;
-	push @noted, sprintf('%.6f %.6f %s %s', $t - 0.003, $t + 0.003, $who, $what);
+	my ($t0, $t1, $who, $what) = @_;
+	push @noted, sprintf('%.6f %.6f %s %s', $t0, $t1, $who, $what);
+}
+
+# What to add to the wall clock for the other one; both are read at once, or once more.
+sub wall_offset
+{
+	for (;;)
+	{
+		my $before = now();
+		my $wall = clock_gettime(CLOCK_REALTIME);
+		return $before - $wall if now() - $before < 0.001;
+	}
 }
 
 # ---- daemons ----
@@ -110,17 +121,17 @@ my %logged;
 sub hear_line
 {
 	my ($name, $line) = @_;
-	my $t = now();
+	# when it was written, in milliseconds
+	my $t = $line =~ /^(\d+)-(\d+)-(\d+)T(\d+):(\d+):([\d.]+)Z/ ? timegm($6, $5, $4, $3, $2 - 1, $1) + wall_offset() : now();
+	my $note = sub { remember($t - 0.003, $t + 0.003, $name, $_[0]) };
 
 	printf $daemon_log "%.3f %s %s\n", $t, $name, $line;
-	# when it was written
-	$t += timegm($6, $5, $4, $3, $2 - 1, $1) - clock_gettime(CLOCK_REALTIME) if $line =~ /^(\d+)-(\d+)-(\d+)T(\d+):(\d+):([\d.]+)Z/;
-	$port{$name} //= $1 if $line =~ /(?:listening|serving) .*?127\.0\.0\.1:(\d+)/;
-	remember($t, $name, "ended lease=$1") if $line =~ /lease (\S+) ended: not renewed in time/;
-	remember($t, $name, "expired lease=$1") if $line =~ /lease (\S+) of \S+ \(\d+ regions\) has expired/;
-	remember($t, $name, "taken_over lease=$1") if $line =~ /lease (\S+) .*ends: another instance takes over/;
-	remember($t, $name, "taken lease=$1") if $line =~ /lease (\S+): \d+ regions of donor \S+ are taken, /;
-	remember($t, $name, "gave_up donor=$1") if $line =~ /donor (\S+) has been silent for \d+ s: \d+ regions leave/;
+	$port{$name} //= $1 if $line =~ /listening .*?127\.0\.0\.1:(\d+)/;
+	$note->("ended lease=$1") if $line =~ /lease (\S+) ended: not renewed in time/;
+	$note->("expired lease=$1") if $line =~ /lease (\S+) of \S+ \(\d+ regions\) has expired/;
+	$note->("taken_over lease=$1") if $line =~ /lease (\S+) .*ends: another instance takes over/;
+	$note->("taken lease=$1") if $line =~ /lease (\S+): \d+ regions of donor \S+ are taken, /;
+	$note->("gave_up donor=$1") if $line =~ /donor (\S+) has been silent for \d+ s: \d+ regions leave/;
 	$logged{adoptions}++ if $line =~ /goes on here/;
 	$logged{'donors move'}++ if $line =~ /registered with the broker as/;
 	$logged{'brokers forget'}++ if $line =~ /did not run for .* and forgets/;
@@ -132,15 +143,17 @@ sub hear_line
 sub send_signal
 {
 	my ($signal, $name) = @_;
-	kill($signal, $pid{$name}) or die "$name has ended by itself" if $pid{$name};
+	kill($signal, $pid{$name}) or die "$name has ended by itself";
 }
 
 sub kill_daemon
 {
 	my ($name) = @_;
-	remember(now(), $name, 'killed') if $name =~ /^d/;
+	my $t0 = now();
+
 	send_signal('KILL', $name);
 	waitpid($pid{$name}, 0);
+	remember($t0, now(), $name, 'killed') if $name =~ /^d/;
 	delete $pid{$name};
 }
 
