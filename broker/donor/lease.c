@@ -317,11 +317,18 @@ donor_apply_lease(const char *id, const char *client,
 {
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	RbpDonorLease *lease;
+	bool		over;
 
 	if (!rbp_verbs_lease_digest(id, digest))
 		rbp_die("out of memory");
 	pthread_mutex_lock(&donor_lock);
 	lease = lookup(digest);
+
+	/*
+	 * requests have been denied since its deadline, also if the janitor has
+	 * not come to it
+	 */
+	over = lease != NULL && atomic_load(&lease->deadline_ns) <= rbp_boottime_ns();
 	if (lease == NULL)
 		lease = add_lease(id, key, digest);
 	snprintf(lease->client, sizeof(lease->client), "%s", client);
@@ -334,7 +341,7 @@ donor_apply_lease(const char *id, const char *client,
 		atomic_fetch_add(&lease->key_number, 1);
 	}
 	lease->listed = true;
-	if (!atomic_load(&lease->ended))
+	if (!atomic_load(&lease->ended) && !over)
 	{
 		atomic_store(&lease->deadline_ns, deadline_ns);
 		if (deadline_ns < soonest)

@@ -603,6 +603,7 @@ test_told(void)
 static void
 test_end_while_granted(void)
 {
+	RbpDonorLease *lease;
 	uint32_t	grants;
 
 	/* a lease whose first regions are just being granted */
@@ -658,6 +659,25 @@ test_end_while_granted(void)
 	check_state("not named yet");
 	ok(donor_lease_find("lease-22") == NULL, "it stays ended");
 	settle("not named yet");
+
+	/* it has passed, and the janitor is late, since it cleans another region */
+	donor_apply_begin();
+	name_lease(24, 60 * SECOND, 0x0f);
+	name_lease(25, 60 * SECOND, 0x10);
+	donor_apply_end();
+	lease = donor_lease_find("lease-24");
+	atomic_store(&renew_us, 300000);
+	donor_apply_begin();
+	name_lease(24, 30 * MS, 0x0f);
+	donor_apply_end();
+	while (donor_region_enter(&donor_regions[0], lease, rbp_boottime_ns()))
+		donor_region_leave(&donor_regions[0]);
+	donor_apply_begin();
+	name_lease(24, 60 * SECOND, 0x0f);
+	donor_apply_end();
+	ok(!donor_region_enter(&donor_regions[0], lease, rbp_boottime_ns()), "who was denied at the deadline stays so if the janitor is late");
+	donor_lease_unref(lease);
+	settle("a late janitor");
 
 	/* or was over before the word came */
 	donor_apply_begin();
