@@ -5,12 +5,14 @@
 # marks LEASE/REV/SEQUENCE.
 #
 #   client   get     status= broker= lease= ttl= regions=       a new lease; sure=0: a request may be served later, too
-#            renew   the same, named= donors, released= regions, asked= donors that want memory back
+#            renew   the same, named= donors, released= regions, asked= donors that want memory back, unknown= brokers
+#                    that said 404
 #            drop    lease= why=                                 it is not used any more; a status: as brokers said
 #            write, read   lease= region= rev= status=ok|denied|failed mark=
 #   donor    ended   lease=     by its own clock
 #            killed
 #   broker   expired, taken_over, taken   lease=                 it ended there, or regions were taken after the grace time
+#            started, joined donor=
 #            gave_up donor=     which was silent for three times --donor-timeout
 #
 # Nothing is judged by how quick anybody was: an access counts if it ended before what was promised ended.
@@ -40,6 +42,7 @@ sub check
 	}
 	my @ours = grep { $_->{op} =~ /^(get|renew|drop|write|read)$/ } @lines;
 	two_holders(\%seen, \@ours);
+	unknown(\%seen, \@lines);
 	for my $client (sort keys %{ { map { ($_->{who} => 1) } @ours } })
 	{
 		promises(\%seen, [sort { $a->{t0} <=> $b->{t0} } grep { $_->{who} eq $client } @ours]);
@@ -211,6 +214,28 @@ sub promises
 			elsif ($l->{status} eq 'ok' && $promised && $l->{mark} ne ($h->{mark} // '-') && !$late{"$l->{region} $l->{mark}"})
 			{
 				$lost->($l->{region}, "the region does not have what was written", $l);
+			}
+		}
+	}
+}
+
+# Of rule 2, too: a broker that has been started, and has not heard of all donors that a holder names, does not
+# say that there is no such lease.
+sub unknown
+{
+	my ($seen, $lines) = @_;
+	my @few = grep { $_->{op} =~ /^(started|joined)$/ } @$lines;
+	for my $l (grep { $_->{op} eq 'renew' && ($_->{unknown} // '') ne '' && $_->{named} ne '' } @$lines)
+	{
+		for my $broker (map { "b$_" } split /,/, $l->{unknown})
+		{
+			my @before = grep { $_->{who} eq $broker && $_->{t0} <= $l->{t1} } @few;
+			my ($start) = sort { $b->{t0} <=> $a->{t0} } grep { $_->{op} eq 'started' } @before;
+			next if !$start || $start->{t1} >= $l->{t0};
+			for my $donor (split /,/, $l->{named})
+			{
+				bad($seen, 2, "a broker that has not heard of $donor does not know the lease", $start, $l)
+					if !grep { $_->{op} eq 'joined' && $_->{donor} eq $donor && $_->{t1} >= $start->{t0} } @before;
 			}
 		}
 	}

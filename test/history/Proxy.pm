@@ -9,13 +9,13 @@ use warnings;
 use IO::Socket::INET;
 use POSIX ();
 
-# start(pairs): FROM>TO => port of TO.  Returns a handle for commands, "FROM>TO out|in 0|1", and FROM>TO => port.
+# start(pairs): FROM>TO.  Returns a process, a handle for commands, and FROM>TO => port.  Commands are "FROM>TO out|in 0|1", and
+# "TO port NUMBER", since a daemon that is started again has another one: nobody can keep one free.
 sub start
 {
-	my (%target) = @_;
 	my (%listener, %port);
 
-	for my $pair (sort keys %target)
+	for my $pair (@_)
 	{
 		$listener{$pair} = IO::Socket::INET->new(LocalAddr => '127.0.0.1:0', Listen => 64, Blocking => 0) or die "no port: $!";
 		$port{$pair} = $listener{$pair}->sockport;
@@ -26,7 +26,7 @@ sub start
 	{
 		close $tell;
 		$SIG{PIPE} = 'IGNORE';
-		eval { serve(\%target, \%listener, $commands) };
+		eval { serve(\%listener, $commands) };
 		print STDERR "proxy: $@" if $@;
 		POSIX::_exit($@ ? 1 : 0);
 	}
@@ -37,7 +37,7 @@ sub start
 
 sub serve
 {
-	my ($target, $listener, $commands) = @_;
+	my ($listener, $commands) = @_;
 	my (%held, %pipes, $said);    # pipes: by number of the socket that is read
 
 	for (;;)
@@ -56,7 +56,7 @@ sub serve
 		if (vec($ready, fileno($commands), 1))
 		{
 			sysread($commands, $said, 65536, length($said // '')) or return;
-			$held{"$1 $2"} = $3 while $said =~ s/^(\S+) (\S+) (\d)\n//;
+			$held{"$1 $2"} = $3 while $said =~ s/^(\S+) (\S+) (\d+)\n//;
 			next;
 		}
 		for my $from (grep { vec($ready, $_, 1) } keys %pipes)
@@ -71,7 +71,8 @@ sub serve
 		for my $pair (grep { vec($ready, fileno($listener->{$_}), 1) } keys %$listener)
 		{
 			my $near = $listener->{$pair}->accept() // next;
-			my $far = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$target->{$pair}", Timeout => 1);
+			my $port = $held{ $pair =~ s/.*>//r . ' port' };
+			my $far = $port && IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port", Timeout => 1);
 			next if !$far;
 			$_->blocking(0) for $near, $far;
 			$pipes{ fileno($near) } = { from => $near, to => $far, way => "$pair out" };

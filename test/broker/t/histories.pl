@@ -34,7 +34,7 @@ my %program = (b => $ENV{RBP_BROKER} // "$root/build/remote_bp_broker", d => $EN
 my @brokers = map { "b$_" } 0 .. 2;
 my @donors = map { "d$_" } 0 .. 3;
 my @clients = map { "c$_" } 0 .. 7;
-my (%pid, %port, %pair_port, %from, %said, $network, $proxy_pid);
+my (%pid, %pair_port, %from, %said, $network, $proxy_pid);
 my $output = IO::Select->new;
 my @noted;    # lines of the history
 
@@ -65,31 +65,23 @@ sub wall_offset
 
 sub start
 {
-	my ($name, $listen) = @_;
+	my ($name) = @_;
 	my @brokers_of = map { 'http://127.0.0.1:' . ($pair_port{"$name>$_"} // 0) } @brokers;
 	my @arguments = $name =~ /^b/ ? ('--donor-timeout', DONOR_TIMEOUT) :
 		('--broker', join(',', @brokers_of), '--id', $name, '--memory', '6MB', '--region-size', '1MB', '--min-free', 0, '--transports', 'tcp',
-			'--reclaim-grace', 3);
+			'--reclaim-grace', 3, '--advertise', '127.0.0.1:' . (7000 + substr($name, 1)));
 
 	pipe(my $read, my $write) or die $!;
 	$pid{$name} = fork() // die $!;
 	if ($pid{$name} == 0)
 	{
 		open(STDERR, '>&', $write) && open(STDOUT, '>', '/dev/null') or POSIX::_exit(1);
-		exec($program{ substr($name, 0, 1) }, '--listen', "127.0.0.1:$listen", @arguments) or POSIX::_exit(1);
+		exec($program{ substr($name, 0, 1) }, '--listen', '127.0.0.1:0', @arguments) or POSIX::_exit(1);
 	}
 	close $write;
 	$from{ fileno($read) } = [$name, $read];
 	$said{ fileno($read) } = '';
 	$output->add($read);
-}
-
-# listen_anywhere NAME: once, to learn of a port
-sub listening
-{
-	my ($name) = @_;
-	hear(0.1) until defined $port{$name};
-	return $port{$name};
 }
 
 # What daemons log in this time goes into the history.
@@ -126,11 +118,13 @@ sub hear_line
 	my $note = sub { remember($t - 0.003, $t + 0.003, $name, $_[0]) };
 
 	printf $daemon_log "%.3f %s %s\n", $t, $name, $line;
-	$port{$name} //= $1 if $line =~ /listening .*?127\.0\.0\.1:(\d+)/;
+	print $network "$name port $1\n" if $line =~ /listening on 127\.0\.0\.1:(\d+)/;
 	$note->("ended lease=$1") if $line =~ /lease (\S+) ended: not renewed in time/;
 	$note->("expired lease=$1") if $line =~ /lease (\S+) of \S+ \(\d+ regions\) has expired/;
 	$note->("taken_over lease=$1") if $line =~ /lease (\S+) .*ends: another instance takes over/;
 	$note->("taken lease=$1") if $line =~ /lease (\S+): \d+ regions of donor \S+ are taken, /;
+	$note->('started') if $line =~ /info: listening on/ && $name =~ /^b/;
+	$note->("joined donor=$1") if $line =~ /donor (\S+) has joined/;
 	$note->("gave_up donor=$1") if $line =~ /donor (\S+) has been silent for \d+ s: \d+ regions leave/;
 	$logged{adoptions}++ if $line =~ /goes on here/;
 	$logged{'donors move'}++ if $line =~ /registered with the broker as/;
@@ -195,7 +189,7 @@ sub schedule
 		{
 			$name = $what < 14 ? $any->(@brokers) : $any->(@donors);
 			$until = $end->(0.1, 0.5, 2);
-			($begin, $after) = (sub { kill_daemon($name) }, sub { start($name, $port{$name}) });
+			($begin, $after) = (sub { kill_daemon($name) }, sub { start($name) });
 		}
 		elsif ($what < 20 || $what < 36)
 		{
@@ -253,16 +247,10 @@ my @schedule = schedule($events);
 my %client_seed = map { ($_ => int(rand(2**31))) } @clients;
 
 local $ENV{REMOTE_BP_BROKER_CHECK} = do { local (@ARGV, $/) = "$root/test/broker/invariants.sql"; <> };
-# ports that stay the same: a daemon is started once to choose one
-$pair_port{"$_>b0"} = 1 for @donors;
-start($_, 0) for @brokers, @donors;
-listening($_) for @brokers, @donors;
-kill_daemon($_) for @donors;
-@noted = ();
 ($proxy_pid, $network, %pair_port) = Proxy::start(
-	(map { my $b = $_; map { ("$_>$b" => $port{$b}) } @donors, @clients } @brokers),
-	(map { my $d = $_; map { ("$_>$d" => $port{$d}) } @clients } @donors));
-start($_, $port{$_}) for @donors;
+	(map { my $b = $_; map { "$_>$b" } @donors, @clients } @brokers),
+	(map { my $d = $_; map { "$_>$d" } @clients } @donors));
+start($_) for @brokers, @donors;
 for my $client (@clients)
 {
 	$pid{$client} = fork() // die $!;

@@ -66,6 +66,11 @@ noticed('taken over by another instance', '2', @begin, '11.0 11.0 b0 taken_over 
 noticed('by a request of its own that came late', '', '8.0 9.9 c0 get broker=0 status=0 sure=0', @begin, '11.0 11.0 b0 taken_over lease=L',
 	'12.0 12.1 c0 drop lease=L why=410');
 
+my $asks = '12.0 12.1 c0 renew lease=L broker=1 status=0 sure=1 named=d0 released= unknown=1';
+noticed('a broker that has just started says 404', '2', @begin, '11.0 11.0 b1 started', $asks);
+noticed('as it may when it knows the donor', '', @begin, '11.0 11.0 b1 started', '11.5 11.5 b1 joined donor=d0', $asks);
+noticed('which it has to hear of anew', '2', @begin, '10.9 10.9 b1 joined donor=d0', '11.0 11.0 b1 started', $asks);
+
 my @ended = ('10.4 10.4 c0 drop lease=L why=ends', '11.0 11.0 d0 ended lease=L');
 noticed('a write after a fence', '3', @begin, @ended, '11.2 11.3 c0 write lease=L region=d0/0 rev=5 status=ok mark=L/5/2');
 noticed('which is denied', '', @begin, @ended, '11.2 11.3 c0 write lease=L region=d0/0 rev=5 status=denied mark=L/5/2');
