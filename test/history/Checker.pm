@@ -136,13 +136,21 @@ sub promises
 		$gone{"$region/$h->{rev}"} = 1;
 		my $since = sub { grep { $_->{t1} >= $h->{since} } @_ };
 
-		return if $since->(grep { $_->{t0} <= $l->{t1} } @{ $seen->{killed}{$donor} // [] });
-		return if $asked{$donor} || ($late{"$region release"});
 		my $firm = $l->{t1} < ($firm{$donor} // 0) - ROUNDING;
-		my @ends = $since->(@{ $seen->{ended}{"$lease $donor"} // [] }, @{ $seen->{excuse}{$lease} // [] }, @{ $seen->{gave_up}{$donor} // [] });
-		# it asked for a lease before, which it gave up, and the broker got that late
-		return if $unsure_get && grep { $_->{op} eq 'taken_over' } @ends;
-		return if !$firm && grep { $_->{op} ne 'taken_over' } @ends;
+		my @ends = map { $_->{op} } $since->(@{ $seen->{ended}{"$lease $donor"} // [] }, @{ $seen->{excuse}{$lease} // [] }, @{ $seen->{gave_up}{$donor} // [] });
+		my ($end) = grep { $_ ne 'taken_over' } @ends;
+		my $excuse = $since->(grep { $_->{t0} <= $l->{t1} } @{ $seen->{killed}{$donor} // [] }) ? 'killed' :
+			$asked{$donor} ? 'asked for' :
+			$late{"$region release"} ? 'given back late' :
+			# it asked for a lease before, which it gave up, and the broker got that late
+			$unsure_get && grep({ $_ eq 'taken_over' } @ends) ? 'taken_over' :
+			$firm ? undef : $end;
+
+		if ($excuse)
+		{
+			$seen->{counts}{"lost: $excuse"}++;
+			return;
+		}
 		bad($seen, 2, $why . ($firm ? ' (and it was granted just before)' : ''), $h->{line}, $l);
 	};
 
