@@ -130,12 +130,13 @@ broker_told_check(const json_t *body, BrokerReply *error)
 
 /*
  * Why its regions are not the lease's (any more): it has ended here, or another instance of
- * its client, on the same machine, has a lease that is newer, since it was made here, or renewed here lately.
+ * its client, on the same machine, has a lease that is newer, since it was made here, or renewed here lately.  But it
+ * may have been made elsewhere since: then that one is newer, which says so.
  */
 static const char *const has_ended =
 "SELECT EXISTS (SELECT 1 FROM ended WHERE id = b ->> 'lease' AND how <> '" BROKER_HAS_EXPIRED "')"
 " OR EXISTS (SELECT 1 FROM lease WHERE key > 0 AND client = b ->> 'client' AND purpose = b ->> 'purpose'"
-"  AND instance <> b ->> 'instance'"
+"  AND instance <> b ->> 'instance' AND created >= b ->> 'created'"
 "  AND EXISTS (SELECT 1 FROM lease_term t WHERE t.lease = lease.key AND now_ms() - (deadline - ttl_ms) < ?2)"
 "  AND ifnull(machine = substr(b ->> 'instance', 1, nullif(instr(b ->> 'instance', '/'), 0)), 1))"
 " FROM (SELECT ?1 AS b)";
