@@ -38,6 +38,7 @@ sub check
 		push @{ $seen{ended}{"$l->{lease} $l->{who}"} }, $l if $l->{op} eq 'ended';
 		push @{ $seen{excuse}{ $l->{lease} } }, $l if $l->{op} =~ /^(expired|taken_over|taken)$/;
 		push @{ $seen{killed}{ $l->{who} } }, $l if $l->{op} eq 'killed';
+		push @{ $seen{joined}{ $l->{donor} } }, $l if $l->{op} eq 'joined';
 		push @{ $seen{gave_up}{ $l->{donor} } }, $l if $l->{op} eq 'gave_up';
 	}
 	my @ours = grep { $_->{op} =~ /^(get|renew|drop|write|read)$/ } @lines;
@@ -127,13 +128,13 @@ sub two_holders
 sub promises
 {
 	my ($seen, $lines) = @_;
-	my ($lease, $until, $unsure, $unsure_get, %held, %asked, %firm, %late, %gone) = ('', 0);
+	my ($lease, $until, $unsure, $unsure_get, %held, %asked, %firm, %late, %known) = ('', 0);
 
 	my $lost = sub {
 		my ($region, $why, $l) = @_;
 		my ($donor) = $region =~ m{^(.*)/};
 		my $h = delete $held{$region};
-		$gone{"$region/$h->{rev}"} = 1;
+		$h->{gone} = 1;
 		my $since = sub { grep { $_->{t1} >= $h->{since} } @_ };
 
 		my $firm = $l->{t1} < ($firm{$donor} // 0) - ROUNDING;
@@ -142,8 +143,8 @@ sub promises
 		my $excuse = $since->(grep { $_->{t0} <= $l->{t1} } @{ $seen->{killed}{$donor} // [] }) ? 'killed' :
 			$asked{$donor} ? 'asked for' :
 			$late{"$region release"} ? 'given back late' :
-			# it asked for a lease before, which it gave up, and the broker got that late
-			$unsure_get && grep({ $_ eq 'taken_over' } @ends) ? 'taken_over' :
+			# it asked for a lease before, which it gave up, and the broker got that late; perhaps one that the donor goes to
+			$unsure_get && (grep({ $_ eq 'taken_over' } @ends) || $since->(@{ $seen->{joined}{$donor} // [] })) ? 'taken_over' :
 			$firm ? undef : $end;
 
 		if ($excuse)
@@ -168,7 +169,7 @@ sub promises
 		elsif ($l->{op} =~ /^(get|renew)$/)
 		{
 			$unsure_get ||= $l->{op} eq 'get' && !$l->{sure};
-			($lease, $until, $unsure, %held, %asked, %firm, %late, %gone) = ($l->{lease}, 0) if $l->{op} eq 'get' && $l->{lease};
+			($lease, $until, $unsure, %held, %asked, %firm, %late, %known) = ($l->{lease}, 0) if $l->{op} eq 'get' && $l->{lease};
 			next if $l->{op} eq 'get' && !$l->{lease};
 			for my $region (split /,/, $l->{released} // '')
 			{
@@ -194,9 +195,15 @@ sub promises
 				my ($donor) = $region =~ m{^(.*)/};
 				my $granted = ($unsure // $l->{t0}) + $l->{ttl} / 1000;
 				# a broker that does not know yet that it is gone promises nothing anew
-				next if $held{$region} || $gone{"$region/$now{$region}"};
+				my $known = $known{"$region/$now{$region}"};
+				next if $held{$region} || ($known && $known->{gone});
+				if ($known)
+				{
+					$held{$region} = $known;
+					next;
+				}
 				$firm{$donor} = $granted if $granted > ($firm{$donor} // 0);
-				$held{$region} = { rev => $now{$region}, since => $unsure // $l->{t0}, line => $l };
+				$held{$region} = $known{"$region/$now{$region}"} = { rev => $now{$region}, since => $unsure // $l->{t0}, line => $l };
 			}
 			$until = $l->{t0} + $l->{ttl} / 1000;
 			%asked = map { ($_ => 1) } keys %asked, split(/,/, $l->{asked} // '');
