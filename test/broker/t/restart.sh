@@ -191,7 +191,7 @@ point $? "and is taken back"
 kill_broker
 instance=()
 start_broker --donor-timeout 300
-register a 8 ia
+register a 10 ia
 beat a ia
 lease c1 m/1 2
 id1=$id
@@ -199,20 +199,25 @@ lease c2 m/1 2
 id2=$id
 lease c3 m/1 2
 id3=$id
+lease c5 m/1 2
+id5=$id secret5=$secret
 lease c4 m/1 2
 id4=$id secret4=$secret
 beat a ia
 sleep 11
 renew
-fresh=$(printf 'ab%.0s' {1..32}) other=${id1/%????/abcd}
+id=$id5 secret=$secret5
+renew
+fresh=$(printf 'ab%.0s' {1..32}) other=${id1/%????/abcd} later=${id5/%????/abcd}
 secret=$fresh
-jq -c --arg key "$(donor_key a)" --arg one "$id1" --arg two "$id2" --arg other "$other" --arg four "$id4" '.leases |= map(
+jq -c --arg key "$(donor_key a)" --arg one "$id1" --arg two "$id2" --arg other "$other" --arg four "$id4" --arg five "$id5" --arg later "$later" '.leases |= map(
     if .lease == $one or .lease == $four then .key = $key
+    elif .lease == $five then .lease = $later | .key = $key | .about.instance = "m/2" | .about.created += 1
     elif .lease == $two then .lease = $other | .key = $key | .about.instance = "m/2" else . end)' "$dir/served.a" >"$dir/told"
 mv "$dir/told" "$dir/served.a"
 api GET /v1/leases
 before=$(get ".leases[] | select(.lease == \"$id3\") | .remaining_ms")
-comes_back a 8 ia
+comes_back a 10 ia
 api GET /v1/leases
 [ "$(get ".leases[] | select(.lease == \"$id3\") | .remaining_ms")" -gt "$before" ]
 point $? "a lease that was renewed elsewhere lasts longer here, too"
@@ -222,6 +227,9 @@ is "one that has another secret by now is its holder's" "$status $(get '.regions
 id=$other
 renew
 is "a newer one of the same client is, too" "$status $(get '.regions | length')" "200 2"
+id=$later
+renew
+is "one that was made elsewhere since is newer than one that is renewed here" "$status $(get '.regions | length')" "200 2"
 id=$id4
 renew
 is "but nobody's word changes the secret of one that is renewed here" "$status" 403
