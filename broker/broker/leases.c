@@ -313,9 +313,10 @@ check_release(const json_t *release, BrokerReply *error)
 	json_array_foreach(release, i, item)
 	{
 		if (!json_is_string(json_object_get(item, "donor")) ||
-			!json_is_integer(json_object_get(item, "region")))
+			!json_is_integer(json_object_get(item, "region")) ||
+			(json_object_get(item, "rev") != NULL && !json_is_integer(json_object_get(item, "rev"))))
 		{
-			*error = broker_reply_error(400, "\"release\" must list objects with \"donor\" and \"region\"");
+			*error = broker_reply_error(400, "\"release\" must list objects with \"donor\", \"region\" and perhaps \"rev\"");
 			return false;
 		}
 	}
@@ -373,13 +374,15 @@ broker_leases_renew(const char *id, const json_t *body)
 
 	/*
 	 * Regions that are not in the lease (any more) are passed over: they may
-	 * have been taken, or the request is a repetition.
+	 * have been taken, perhaps also granted to it again (rev), or the request
+	 * is a repetition.
 	 */
 	if (json_array_size(release) > 0)
 		broker.counters[REGIONS_RELEASED] +=
-			broker_run("UPDATE region SET lease = NULL WHERE lease = ?1 AND (donor, number) IN"
-					   " (SELECT key, value ->> 'region' FROM"
-					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
+			broker_run("UPDATE region SET lease = NULL FROM"
+					   " (SELECT d.key AS holder, value ->> 'region' AS n, value ->> 'rev' AS known"
+					   "   FROM json_each(?2) JOIN donor d ON d.id = value ->> 'donor')"
+					   " WHERE lease = ?1 AND donor = holder AND number = n AND rev = ifnull(known, rev)",
 					   INT(lease), JSON(release));
 	prolong(lease);
 	broker.counters[LEASES_RENEWED]++;

@@ -618,9 +618,10 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 	char	   *text;
 
 	for (int i = 0; i < n; i++)
-		if (json_array_append_new(list, json_pack("{s:s, s:I}",
+		if (json_array_append_new(list, json_pack("{s:s, s:I, s:o*}",
 												  "donor", released[i].donor,
-												  "region", (json_int_t) released[i].region)) != 0)
+												  "region", (json_int_t) released[i].region,
+												  "rev", released[i].rev > 0 ? json_integer((json_int_t) released[i].rev) : NULL)) != 0)
 		{
 			json_decref(list);
 			return NULL;

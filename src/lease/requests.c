@@ -26,7 +26,7 @@
 /* How long a lease that is left lasts before it lapses: as short as any may be */
 #define LEAVE_TTL_MS		2000
 /* Regions that one renewal reports as released: the broker takes 1 MiB */
-#define MAX_RELEASED		10000
+#define MAX_RELEASED		8000
 /* So often a lapsed lease is to have all of its regions, some 15 s */
 #define INSIST_LAPSED		5
 /* Consecutive requests before the main loop's other work gets its turn */

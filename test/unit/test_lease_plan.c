@@ -458,7 +458,9 @@ test_bodies(void)
 	is_u64(json_array_size(json_object_get(root, "release")), 2,
 		   "and lists what is released");
 	ok(json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1),
-										  "region")) == 7, "by donor and region");
+										  "region")) == 7 &&
+	   (uint64_t) json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1), "rev")) == lease->regions[1].rev,
+	   "by donor, region and rev");
 	ok(json_object_get(root, "new_secret") == NULL && json_object_get(root, "client") == NULL &&
 	   json_object_get(root, "instance") == NULL, "and says nothing about who has the lease");
 	json_decref(root);

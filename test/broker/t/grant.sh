@@ -65,10 +65,18 @@ renew "\"release\":$release"
 has "releasing takes regions" ".bytes == 2 * $region"
 renew "\"release\":$release"
 has "releasing again is harmless" ".bytes == 2 * $region"
+renew "\"release\":$(get '[.regions[] | {donor, region, rev: (.rev - 1)}]')"
+has "so is releasing what was granted before" ".bytes == 2 * $region"
+renew "\"bytes\":$((3 * region))"
+has "a third region is granted" ".bytes == 3 * $region"
+renew "\"bytes\":$((2 * region)),\"release\":$(get '[.regions[2] | {donor, region, rev}]')"
+has "what has this rev is released" ".bytes == 2 * $region"
 renew '"release":[{"donor":"zz","region":1},{"donor":"a:1","region":99},{"donor":"a:1","region":-1}]'
 has "releasing regions that the lease never had is harmless" ".bytes == 2 * $region"
 renew '"release":[{"donor":"a:1"}]'
 is "an invalid release is refused" "$status" 400
+renew '"release":[{"donor":"a:1","region":0,"rev":"1"}]'
+is "and so is one of an invalid rev" "$status" 400
 renew '"ttl_ms":30000'
 has "the TTL can be changed" '.ttl_ms == 30000'
 
