@@ -142,7 +142,6 @@ sub promises
 		my ($end) = grep { $_ ne 'taken_over' } @ends;
 		my $excuse = $since->(grep { $_->{t0} <= $l->{t1} } @{ $seen->{killed}{$donor} // [] }) ? 'killed' :
 			$asked{$donor} ? 'asked for' :
-			$late{"$region release"} ? 'given back late' :
 			# it asked for a lease before, which it gave up, and the broker got that late; perhaps one that the donor goes to
 			$unsure_get && (grep({ $_ eq 'taken_over' } @ends) || $since->(@{ $seen->{joined}{$donor} // [] })) ? 'taken_over' :
 			$firm ? undef : $end;
@@ -171,11 +170,7 @@ sub promises
 			$unsure_get ||= $l->{op} eq 'get' && !$l->{sure};
 			($lease, $until, $unsure, %held, %asked, %firm, %late, %known) = ($l->{lease}, 0) if $l->{op} eq 'get' && $l->{lease};
 			next if $l->{op} eq 'get' && !$l->{lease};
-			for my $region (split /,/, $l->{released} // '')
-			{
-				delete $held{$region};
-				$late{"$region release"} = 1 if !$l->{sure};
-			}
+			delete @held{ split /,/, $l->{released} // '' };
 			if ($l->{status} !~ /^20/)
 			{
 				$unsure //= $l->{t0} if !$l->{sure};
