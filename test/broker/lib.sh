@@ -50,6 +50,17 @@ end_own()
     done
 }
 
+# end_at_once SIGNAL PID: and the curl that it waits for (which it has executed, or there would be a shell
+# between them): nor may that send later what is not wanted any more
+end_at_once()
+{
+    end_own STOP "$2"
+    pkill -KILL -P "$2"
+    end_own "$1" "$2"
+    end_own CONT "$2"
+    wait "$2" 2>/dev/null
+}
+
 clean_up()
 {
     end_own KILL "${pump_pids[@]}" $broker_pid
@@ -119,7 +130,7 @@ api()
     local said
 
     [[ "$1 $2" != "POST /v1/leases"* && $2 != */*drain ]] || ! $applying || start_applying
-    said=$(curl -sS -m 80 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
+    said=$(exec curl -sS -m 80 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
     status=${said##*$'\n'}
     answer=${said%$'\n'*}
     [ ${#appliers[@]} = 0 ] || stop_applying
@@ -139,7 +150,7 @@ start_applying()
         (
             trap - EXIT
             [ -z "${auth[$donor]:-}" ] || curl_auth=(-H "${auth[$donor]}")
-            while said=$(curl -sS -m 80 "${curl_auth[@]}" -w '\n%{http_code}' "$url/v1/donors/$donor/heartbeat" --data-binary \
+            while said=$(exec curl -sS -m 80 "${curl_auth[@]}" -w '\n%{http_code}' "$url/v1/donors/$donor/heartbeat" --data-binary \
                 "{\"instance\":\"${instance[$donor]}\",\"revision\":${revision[$donor]}${state_of[$donor]:+,${state_of[$donor]}}}" 2>&1) &&
                 [[ $said == *$'\n'200 && $said =~ ^\{\"revision\":([0-9]+), ]]; do
                 revision[$donor]=${BASH_REMATCH[1]}
@@ -156,11 +167,7 @@ stop_applying()
     local donor
 
     for donor in "${!appliers[@]}"; do
-        # nor may its curl send later what the donor does not want any more
-        end_own STOP "${appliers[$donor]}"
-        pkill -KILL -P "${appliers[$donor]}"
-        kill -KILL "${appliers[$donor]}" 2>/dev/null
-        wait "${appliers[$donor]}" 2>/dev/null
+        end_at_once KILL "${appliers[$donor]}"
         [ ! -s "$dir/applied.$donor" ] || revision[$donor]=$(<"$dir/applied.$donor")
         rm -f "$dir/applied.$donor"
     done
@@ -263,8 +270,7 @@ stop_pumps()
     local pid
 
     for pid in "${pump_pids[@]}"; do
-        end_own TERM "$pid"
-        wait "$pid" 2>/dev/null
+        end_at_once TERM "$pid"
     done
     pump_pids=()
     for pid in "${!pumped[@]}"; do

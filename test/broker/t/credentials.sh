@@ -13,6 +13,7 @@ mem1=$(credential donor mem1)
 ops=$(credential operator ops)
 is "the file is for its owner only" "$(stat -c %a "$credentials")" 600
 is "it has no secret" "$(cut -d . -f 3 <<<"$db1" | grep -cFf - "$credentials")" 0
+settle_ms=1000                  # donors apply nothing here
 start_broker --credentials "$credentials"
 
 # roles by routes: a row has who may (sdom, or - for each that may not), and what they get

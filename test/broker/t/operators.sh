@@ -11,7 +11,7 @@ register a 4 ia
 beat a ia
 register b 4 ib
 beat b ib
-unset settle_ms
+settle_ms=60000
 
 lease c1 i1 6
 applying=false
