@@ -179,12 +179,51 @@ trim(char *text)
 	return text;
 }
 
+/* Open the file; -1 if it cannot be used, and why. */
+static int
+open_config(char *why, size_t size)
+{
+	/* O_NONBLOCK: nobody may write to a FIFO, which is refused */
+	int			fd = open(config_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) != 0)
+		snprintf(why, size, "could not open the file: %s", strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		snprintf(why, size, "it is not a regular file");
+	else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+		snprintf(why, size, "others than its owner may write the file: chmod go-w it");
+	else
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* Cut a line, which changes, into name and value, without a comment.  *value: NULL if there is no "=". */
+static char *
+split_line(char *line, size_t len, char **value)
+{
+	for (size_t i = 0; i < len; i++)
+	{
+		if (line[i] == '#' && (i == 0 || isblank((unsigned char) line[i - 1])))
+			len = i;
+	}
+	line[len] = '\0';
+	line = trim(line);
+	*value = strchr(line, '=');
+	if (*value == NULL)
+		return line;
+	*(*value)++ = '\0';
+	*value = trim(*value);
+	return trim(line);
+}
+
 /* A line of the file, which changes. */
 static void
 set_from_line(const RbpProgram *prog, char *line, size_t len, int number)
 {
 	const RbpOption *opt;
-	size_t		text = len;		/* before a comment */
 	char	   *value;
 
 	for (size_t i = 0; i < len; i++)
@@ -192,20 +231,14 @@ set_from_line(const RbpProgram *prog, char *line, size_t len, int number)
 		if (iscntrl((unsigned char) line[i]) && line[i] != '\t')
 			rbp_usage_error(prog, "%s:%d: there is a control character (0x%02x)", config_path, number,
 							(unsigned char) line[i]);
-		if (i < text && line[i] == '#' && (i == 0 || isblank((unsigned char) line[i - 1])))
-			text = i;
 	}
-	line[text] = '\0';
-	line = trim(line);
-	if (*line == '\0')
-		return;
-
-	value = strchr(line, '=');
+	line = split_line(line, len, &value);
 	if (value == NULL)
+	{
+		if (*line == '\0')
+			return;
 		rbp_usage_error(prog, "%s:%d: \"%s\" is not \"option = value\"", config_path, number, line);
-	*value++ = '\0';
-	line = trim(line);
-	value = trim(value);
+	}
 	opt = find_option(prog, line);
 	if (opt == NULL || opt->type == RBP_OPT_FLAG || opt->type == RBP_OPT_CONFIG)
 		rbp_usage_error(prog, "%s:%d: there is no option \"%s\"", config_path, number, line);
@@ -218,18 +251,13 @@ set_from_line(const RbpProgram *prog, char *line, size_t len, int number)
 static void
 read_config(const RbpProgram *prog)
 {
-	/* O_NONBLOCK: nobody may write to a FIFO, which is refused */
-	int			fd = open(config_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	struct stat st;
+	char		why[256];
+	int			fd = open_config(why, sizeof(why));
 	ssize_t		len;
 	int			number = 0;
 
-	if (fd < 0 || fstat(fd, &st) != 0)
-		rbp_usage_error(prog, "%s: could not open the file: %s", config_path, strerror(errno));
-	if (!S_ISREG(st.st_mode))
-		rbp_usage_error(prog, "%s: it is not a regular file", config_path);
-	if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-		rbp_usage_error(prog, "%s: others than its owner may write the file: chmod go-w it", config_path);
+	if (fd < 0)
+		rbp_usage_error(prog, "%s: %s", config_path, why);
 	len = read(fd, config_text, sizeof(config_text));
 	if (len < 0)
 		rbp_usage_error(prog, "%s: could not read the file: %s", config_path, strerror(errno));
@@ -250,32 +278,33 @@ read_config(const RbpProgram *prog)
 char *
 rbp_config_reread(const RbpProgram *prog, const char *name)
 {
-	bool		from_file = config_line[find_option(prog, name) - prog->options] != 0;
-	FILE	   *file = from_file ? fopen(config_path, "re") : NULL;
+	char		why[256];
 	char	   *found = NULL;
 	char	   *line = NULL;
 	size_t		size = 0;
-	struct stat st;
+	FILE	   *file;
+	int			fd;
 
-	if (file == NULL)
+	if (config_line[find_option(prog, name) - prog->options] == 0)
 		return NULL;
-	while (fstat(fileno(file), &st) == 0 && (st.st_mode & (S_IWGRP | S_IWOTH)) == 0 && getline(&line, &size, file) > 0)
+	fd = open_config(why, sizeof(why));
+	file = fd >= 0 ? fdopen(fd, "r") : NULL;
+	if (file == NULL)
 	{
-		char	   *value = strchr(line, '=');
+		rbp_log(RBP_LOG_WARNING, "%s: %s", config_path, fd >= 0 ? strerror(errno) : why);
+		if (fd >= 0)
+			close(fd);
+		return NULL;
+	}
+	while (getline(&line, &size, file) > 0)
+	{
+		char	   *value;
+		const char *option = split_line(line, strcspn(line, "\n"), &value);
 
-		line[strcspn(line, "\n")] = '\0';
-		if (value == NULL)
+		if (value == NULL || strcmp(option, name) != 0)
 			continue;
-		*value++ = '\0';
-		if (strcmp(trim(line), name) != 0)
-			continue;
-		for (char *c = value; *c != '\0'; c++)
-		{
-			if (*c == '#' && isblank((unsigned char) c[-1]))
-				*c = '\0';
-		}
 		free(found);
-		found = strdup(trim(value));
+		found = strdup(value);
 	}
 	free(line);
 	fclose(file);

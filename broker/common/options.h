@@ -75,8 +75,8 @@ typedef struct RbpProgram
 extern int	rbp_options_parse(const RbpProgram *prog, int argc, char **argv);
 
 /*
- * What the file says of this option now, malloc'ed and not checked; NULL if it was not set by the file, or
- * if the file has it no more, cannot be read, or can be written by others.
+ * What the file says of this option now, malloc'ed and not checked; NULL if it was not set by the file, if
+ * the file has it no more, or, which is logged, if the file cannot be used.
  */
 extern char *rbp_config_reread(const RbpProgram *prog, const char *name);
 

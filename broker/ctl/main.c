@@ -375,10 +375,11 @@ wait_until_drained(RbpHttp *http, const char *id, json_t *answer)
 
 		json_decref(donors);
 		json_object_set_new(answer, "leased", json_integer(leased));
-		if (applied)
-			json_object_set_new(answer, "pending", json_array());
 		if (status == 200 && leased == 0 && applied)
+		{
+			json_object_set_new(answer, "pending", json_array());
 			return RBP_EXIT_OK;
+		}
 		if (status >= 400 && status < 500)
 			return fail(RBP_EXIT_FAIL, status, "drain %s: %s", id, rbp_http_error(http));
 		if (leased < 0)

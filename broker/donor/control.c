@@ -335,8 +335,7 @@ wait_for_cleaning(void)
 typedef struct Control
 {
 	const RbpDonorOptions *opt;
-	const char *brokers;
-	char	   *reread;			/* the same, after a reload */
+	char	   *brokers;		/* the list */
 	RbpHttp    *http;
 	RbpHttp    *probe;			/* asks brokers that come before the one in
 								 * use */
@@ -411,12 +410,14 @@ control_init(Control *c, const RbpDonorOptions *opt)
 {
 	*c = (Control)
 	{
-		.opt = opt,.brokers = opt->broker,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS,.well = -1
+		.opt = opt,.brokers = strdup(opt->broker),.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS,.well = -1
 	};
+	if (c->brokers == NULL)
+		rbp_die("out of memory");
 	make_instance();
-	c->http = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
+	c->http = rbp_http_create(c->brokers, opt->token_file, opt->broker_ca, 2000, REQUEST_MS);
 	rbp_http_set_abort(c->http, &stop_now);
-	c->probe = rbp_http_create(opt->broker, opt->token_file, opt->broker_ca, PROBE_MS, PROBE_MS);
+	c->probe = rbp_http_create(c->brokers, opt->token_file, opt->broker_ca, PROBE_MS, PROBE_MS);
 	donor_path = rbp_http_path("/v1/donors/%s", opt->id);
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);
 }
@@ -441,7 +442,7 @@ control_end(Control *c)
 	rbp_log_flush_repeated(true);
 	rbp_http_destroy(c->http);
 	rbp_http_destroy(c->probe);
-	free(c->reread);
+	free(c->brokers);
 	free(donor_path);
 	free(heartbeat_path);
 }
@@ -571,7 +572,7 @@ try_earlier(Control *c)
 	}
 }
 
-/* Take the credential, and the list, of the files.  A broker that is still in the list is not left. */
+/* Read the credential and the list of brokers again.  A broker that is still in the list is not left. */
 static void
 reload(Control *c)
 {
@@ -592,8 +593,8 @@ reload(Control *c)
 	(void) rbp_http_set_urls(c->probe, urls);
 	if (!rbp_http_set_urls(c->http, urls))
 		follow(c, 0);
-	free(c->reread);
-	c->brokers = c->reread = urls;
+	free(c->brokers);
+	c->brokers = urls;
 }
 
 /* A request has failed, with that status.  False if the donor must exit. */
