@@ -446,6 +446,7 @@ test_bodies(void)
 	json_decref(root);
 	free(text);
 
+	lease->regions[0].rev = 0;
 	text = rbp_lease_renew_body(&lease->cred, &small, lease->regions, 2);
 	root = json_loads(text, 0, NULL);
 	ok(strcmp(json_string_value(json_object_get(root, "secret")), SECRET) == 0,
@@ -461,6 +462,8 @@ test_bodies(void)
 										  "region")) == 7 &&
 	   (uint64_t) json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1), "rev")) == lease->regions[1].rev,
 	   "by donor, region and rev");
+	ok(json_object_get(json_array_get(json_object_get(root, "release"), 0), "rev") == NULL,
+	   "which an older broker has not told: then the region alone counts");
 	ok(json_object_get(root, "new_secret") == NULL && json_object_get(root, "client") == NULL &&
 	   json_object_get(root, "instance") == NULL, "and says nothing about who has the lease");
 	json_decref(root);
