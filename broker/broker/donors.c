@@ -437,8 +437,8 @@ broker_donors_deadline(void)
 }
 
 /*
- * Of the donors in ?1, those that have not applied that revision.  A new process has nothing of it; one
- * that is not there has not said that it has.
+ * Of the donors in ?1, those that have not applied that revision.  A new process of a donor serves nothing
+ * yet, so it has nothing to undo.  A donor that is not here (any more) has not said that it has applied it.
  */
 #define PENDING \
 	" FROM json_each(?1) WHERE NOT EXISTS (SELECT 1 FROM donor JOIN donor_seen ON donor = key" \

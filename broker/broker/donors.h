@@ -27,10 +27,10 @@ extern BrokerReply broker_donors_list(const char *id, const json_t *body);
 extern int64_t broker_donors_deadline(void);
 
 /*
- * What an operator has changed is undone by donors that do not know of it, if another broker learns
- * from them.  So wait until these (a JSON list of their keys) have applied all that they
- * are told now, and answer with 200, or with 202 if some have not.  The answer is that object,
- * which is freed, and their ids as "pending".
+ * Donors that do not know yet what an operator has changed undo it, if another broker learns from them
+ * what there is.  So wait until the donors (a JSON list of their keys) have applied all that they are told now.  The
+ * answer has the status 200, or 202 if some have not, and consists of the object (JSON, which is freed) and
+ * the ids of those that have not as "pending".
  */
 extern BrokerReply broker_donors_await(const char *donors, char *object);
 

@@ -67,7 +67,10 @@ typedef struct DonorRow
 											 * broker started */
 } DonorRow;
 
-/* One that has lapsed claims no more than it has, nor does what donors tell of one, each for itself. */
+/*
+ * A lease that has lapsed claims no more than it has.  Nor does one that donors have told of and nobody has
+ * proven yet (key < 0): each of its donors has told all that it wanted.
+ */
 static const char *const lease_values =
 "SELECT client, purpose = 'temp', count(DISTINCT id), sum(bytes), cast(total(iif(deadline > now_ms() AND key > 0, wanted, bytes)) AS INTEGER)"
 " FROM lease JOIN lease_term ON lease_term.lease = lease.key GROUP BY client, purpose"

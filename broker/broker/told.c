@@ -130,8 +130,8 @@ broker_told_check(const json_t *body, BrokerReply *error)
 
 /*
  * Why its regions are not the lease's (any more): it has ended here, or another instance of
- * its client, on the same machine, has a lease that is newer, since it was made here, or renewed here lately.  But it
- * may have been made elsewhere since: then that one is newer, which says so.
+ * its client, on the same machine, has a lease that is newer, since it was made here, or renewed here lately, and
+ * is not older by what donors tell: the client may have got this one from another broker since.
  */
 static const char *const has_ended =
 "SELECT EXISTS (SELECT 1 FROM ended WHERE id = b ->> 'lease' AND how <> '" BROKER_HAS_EXPIRED "')"

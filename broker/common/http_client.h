@@ -47,8 +47,8 @@ extern void rbp_http_destroy(RbpHttp *http);
 extern bool rbp_http_use(RbpHttp *http, int n);
 
 /*
- * The list is another one; likewise kept.  Returns false if the one in use is not in it: then the
- * first is used.
+ * Use another list, which is not copied.  Returns false if the URL in use is not in it: then its
+ * first one is used.
  */
 extern bool rbp_http_set_urls(RbpHttp *http, const char *urls);
 

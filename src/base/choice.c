@@ -166,9 +166,9 @@ static const int64_t connect_guess[RBP_TRANSPORTS] = {250000, 400000, 5000000};
 #define TRIAL_UNMEASURED	64
 
 /*
- * Of pages whose source needs no question, one in so many is asked about, and more of
- * a file that the process has just begun to read.  An index scan reads a page of the index and one of the table in turns: this is
- * odd.
+ * Of pages whose source needs no question, one in so many is asked about, and
+ * more of a file that the process has just begun to read.  An index scan reads a
+ * page of the index and one of the table in turns: this is odd.
  */
 #define ASK_EVERY			31
 #define STRAIGHT_PAGES		(ASK_EVERY - 2) /* and the one before, and the one
@@ -863,6 +863,7 @@ rbp_straight_end(RbpStraight *straight, int fs)
 
 	if (!straight->run)
 	{
+		/* after a whole stretch, the next page is asked about */
 		own.unasked = straight->left > 0 ? own.unasked + straight->read : ASK_EVERY;
 		spend(fs, RBP_WORK_PAGE, ns * share_missing(fs) / ALL);
 	}
@@ -887,11 +888,11 @@ rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cach
 	rbp_straight_end(straight, fs);
 
 	/*
-	 * What is known of the page cache is known of other files, perhaps: of
-	 * this one, a question soon tells more, and each that finds the page
-	 * makes the next one later.  Likewise, donors that are faster, but have
-	 * no page of this window, may have the pages behind it: look there soon,
-	 * and later each time that they have not.
+	 * Pages: what is known of the page cache may be known of other files, so
+	 * the first stretch of a file is short, and each that ends with a page
+	 * that is cached doubles the next.  Runs: donors that are faster, but
+	 * have no page of this window, may have the pages behind it: look there
+	 * soon, and later each time that they have not.
 	 */
 	straight->length = !run ? MIN(MAX(longer, 1), STRAIGHT_PAGES) :
 		cached || disk_faster ? STRAIGHT_RUN : MIN(MAX(longer, n), STRAIGHT_RUN);

@@ -272,6 +272,8 @@ note_file(FileTable *t, const RbpPageId *page)
 		.rel = page->rel,.segment = page->block / RELSEG_SIZE,.space = page->space,
 		.fork = page->fork,.there = true
 	};
+
+	/* the fork's hash is mixed already; its segments shall not be neighbours */
 	uint64		place = rbp_fork_hash(key.rel, key.space, key.fork) + key.segment * UINT64_C(0x9e3779b97f4a7c15);
 
 	if (t->last != NULL && same_file(t->last, &key))

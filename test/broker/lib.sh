@@ -31,8 +31,8 @@ declare -A instance=()      # of donors without a pump
 declare -A auth=()          # with this credential
 declare -A pumped=()        # likewise, with one
 declare -A state_of=()      # what they say of themselves: want_back and the like
-applying=true               # they apply what is granted while a client waits for it, and no longer than that:
-settle_ms=60000
+applying=true               # they apply what is granted while a client waits for it
+settle_ms=60000             # for so long a broker waits for them
 curl_auth=()
 
 # curl believes any broker: whom the programs believe is tested
@@ -50,8 +50,8 @@ end_own()
     done
 }
 
-# end_at_once SIGNAL PID: and the curl that it waits for (which it has executed, or there would be a shell
-# between them): nor may that send later what is not wanted any more
+# end_at_once SIGNAL PID: ends it, and the curl that it waits for, or this would send later what is not true any
+# more.  In $(), that curl needs an exec: else bash forks a shell between the two.
 end_at_once()
 {
     end_own STOP "$2"
@@ -136,7 +136,7 @@ api()
     [ ${#appliers[@]} = 0 ] || stop_applying
 }
 
-# replace FILE TEXT: who does so may be killed at any moment, and the file is the old or the new one
+# replace FILE TEXT: in one step, since the process may be killed at any moment
 replace() { echo "$2" >"$1.new" && mv "$1.new" "$1"; }
 
 # Nothing is promised that a donor has not applied.  So those that do nothing by themselves do
@@ -209,10 +209,11 @@ register()
     [ "$status" != 200 ] || unset "pumped[$1]"
 }
 
-# Has the broker served what those have sent that were killed since?
+# Has the broker served all requests of processes that were killed?  Their connections wait to be closed.
 no_late_request() { ! awk -v port="$(printf ':%04X' "${url##*:}")" '$4 == "08" && substr($2, 9) == port' /proc/net/tcp | grep -q .; }
 
-# remember DONOR MORE-MEMBERS: that is repeated when it applies what is granted; and nothing else is any more
+# remember DONOR MORE-MEMBERS: it says that whenever it applies what is granted.  No request that says
+# something else comes after this.
 remember()
 {
     local before=${state_of[$1]:-}

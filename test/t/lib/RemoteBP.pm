@@ -132,7 +132,7 @@ sub note_renewals
 }
 
 # In the place of a broker, until the parent is gone: the sub gets method, path and body of each
-# request, and returns an answer as HTTP::Tiny's.  599, that it cannot be reached, is shown by none.
+# request, and returns an answer as HTTP::Tiny's.  For status 599 (nobody was reached) the connection is only closed.
 sub serve_requests
 {
 	my ($listener, $parent, $sub) = @_;
