@@ -11,7 +11,8 @@
 #            write, read   lease= region= rev= status=ok|denied|failed mark=
 #   donor    ended   lease=     by its own clock
 #            killed
-#   broker   expired, taken_over, taken   lease=                 it ended there, or regions were taken after the grace time
+#   broker   granted lease= client=
+#            expired, taken_over, taken   lease=                 it ended there, or regions were taken after the grace time
 #            started, joined donor=
 #            gave_up donor=     which was silent for three times --donor-timeout
 #
@@ -29,7 +30,7 @@ use constant ROUNDING => 0.05;
 sub check
 {
 	my @lines = map { parse($_) } @_;
-	my %seen = (bad => [], counts => {}, ended => {}, excuse => {}, killed => {}, gave_up => {});
+	my %seen = (bad => [], counts => {}, ended => {}, excuse => {}, killed => {}, gave_up => {}, granted => {});
 
 	for my $l (@lines)
 	{
@@ -38,6 +39,7 @@ sub check
 		push @{ $seen{ended}{"$l->{lease} $l->{who}"} }, $l if $l->{op} eq 'ended';
 		push @{ $seen{excuse}{ $l->{lease} } }, $l if $l->{op} =~ /^(expired|taken_over|taken)$/;
 		push @{ $seen{killed}{ $l->{who} } }, $l if $l->{op} eq 'killed';
+		push @{ $seen{granted}{ $l->{client} } }, $l if $l->{op} eq 'granted';
 		push @{ $seen{joined}{ $l->{donor} } }, $l if $l->{op} eq 'joined';
 		push @{ $seen{gave_up}{ $l->{donor} } }, $l if $l->{op} eq 'gave_up';
 	}
@@ -128,7 +130,15 @@ sub two_holders
 sub promises
 {
 	my ($seen, $lines) = @_;
-	my ($lease, $until, $unsure, $unsure_get, %held, %asked, %firm, %late, %known) = ('', 0);
+	my ($lease, $until, $unsure, %held, %asked, %firm, %late, %known) = ('', 0);
+
+	# Did a broker serve a request for another lease of this client, which it had given up, after it was granted this one?
+	# Brokers compare seconds.
+	my $newer = sub {
+		my @granted = @{ $seen->{granted}{ $lines->[0]{who} } // [] };
+		my ($this) = grep { $_->{lease} eq $lease } @granted;
+		return $this && grep { $_->{lease} ne $lease && $_->{t1} >= $this->{t0} - 1 && $_->{t0} <= $_[0]{t1} } @granted;
+	};
 
 	my $lost = sub {
 		my ($region, $why, $l) = @_;
@@ -142,8 +152,8 @@ sub promises
 		my ($end) = grep { $_ ne 'taken_over' } @ends;
 		my $excuse = $since->(grep { $_->{t0} <= $l->{t1} } @{ $seen->{killed}{$donor} // [] }) ? 'killed' :
 			$asked{$donor} ? 'asked for' :
-			# it asked for a lease before, which it gave up, and the broker got that late; perhaps one that the donor goes to
-			$unsure_get && (grep({ $_ eq 'taken_over' } @ends) || $since->(@{ $seen->{joined}{$donor} // [] })) ? 'taken_over' :
+			# at this broker, or at one that the donor has gone to
+			$newer->($l) && (grep({ $_ eq 'taken_over' } @ends) || $since->(@{ $seen->{joined}{$donor} // [] })) ? 'taken_over' :
 			$firm ? undef : $end;
 
 		if ($excuse)
@@ -167,7 +177,6 @@ sub promises
 		}
 		elsif ($l->{op} =~ /^(get|renew)$/)
 		{
-			$unsure_get ||= $l->{op} eq 'get' && !$l->{sure};
 			($lease, $until, $unsure, %held, %asked, %firm, %late, %known) = ($l->{lease}, 0) if $l->{op} eq 'get' && $l->{lease};
 			next if $l->{op} eq 'get' && !$l->{lease};
 			delete @held{ split /,/, $l->{released} // '' };

@@ -121,6 +121,7 @@ sub hear_line
 	print $network "$name port $1\n" if $line =~ /listening on 127\.0\.0\.1:(\d+)/;
 	$note->("ended lease=$1") if $line =~ /lease (\S+) ended: not renewed in time/;
 	$note->("expired lease=$1") if $line =~ /lease (\S+) of \S+ \(\d+ regions\) has expired/;
+	$note->("granted lease=$1 client=$2") if $line =~ /lease (\S+) \(\w+\) for (\S+): \d+ regions granted/;
 	$note->("taken_over lease=$1") if $line =~ /lease (\S+) .*ends: another instance takes over/;
 	$note->("taken lease=$1") if $line =~ /lease (\S+): \d+ regions of donor \S+ are taken, /;
 	$note->('started') if $line =~ /info: listening on/ && $name =~ /^b/;

@@ -63,8 +63,11 @@ noticed('a lease that is not known while it has time', '2', @begin, '12.0 12.1 c
 noticed('and after that', '', @begin, '15.0 15.1 c0 drop lease=L why=404');
 noticed('which its holder has ended', '', @begin, '11.0 11.0 c0 drop lease=L why=ends');
 noticed('taken over by another instance', '2', @begin, '11.0 11.0 b0 taken_over lease=L', '12.0 12.1 c0 drop lease=L why=410');
-noticed('by a request of its own that came late', '', '8.0 9.9 c0 get broker=0 status=0 sure=0', @begin, '11.0 11.0 b0 taken_over lease=L',
-	'12.0 12.1 c0 drop lease=L why=410');
+my @granted = ('9.9 9.9 b0 granted lease=L client=c0', '11.0 11.0 b0 granted lease=K client=c0');
+my @taken = ('11.0 11.0 b0 taken_over lease=L', '12.0 12.1 c0 drop lease=L why=410');
+noticed('by a request of its own that came late', '', @begin, @granted, @taken);
+noticed('but not by one that came before', '2', @begin, $granted[0], '8.0 8.0 b1 granted lease=K client=c0', @taken);
+noticed('nor by that of another', '2', @begin, $granted[0], '11.0 11.0 b0 granted lease=K client=c1', @taken);
 
 my $asks = '12.0 12.1 c0 renew lease=L broker=1 status=0 sure=1 named=d0 released= unknown=1';
 noticed('a broker that has just started says 404', '2', @begin, '11.0 11.0 b1 started', $asks);
