@@ -115,6 +115,12 @@ ok(!wait_for('use without a broker', sub { counter($node, 'usable') eq 't' }, 3)
 $broker = restart_broker($broker);
 is_warm($before, 'no broker');
 
+# What was a primary is a standby now, as after a switchover.
+$before = restart('demoted', sub { $node->append_conf('standby.signal', '') });
+is($node->safe_psql('postgres', 'SELECT pg_is_in_recovery()'), 't', 'demoted: it is a standby');
+is_warm($before, 'demoted');
+$node->promote;
+
 #---- files that have changed --------------------------------------------------
 
 my $path = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('others')});
