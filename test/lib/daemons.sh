@@ -27,6 +27,21 @@ start_daemon()
     return 1
 }
 
+# kill_daemon PID: kill it, and wait until it has gone.  Then stop_daemons must not know it: its
+# number may be that of another process.
+kill_daemon()
+{
+    local i
+
+    for i in "${!daemon_pids[@]}"; do
+        [ "${daemon_pids[i]}" != "$1" ] || daemon_pids[i]=none
+    done
+    kill -KILL "$1"
+    while kill -0 "$1" 2>/dev/null; do
+        sleep 0.1
+    done
+}
+
 # Donors first: they ask the broker to let them go.
 stop_daemons()
 {
