@@ -387,7 +387,7 @@ answer_heartbeat(int64_t donor, const char *id, const json_t *body)
 			   INT(donor), INT(LONG_POLL_MS));
 
 	while (broker_get("SELECT revision FROM donor WHERE key = ?1", INT(donor)) == revision &&
-		   broker_wait(deadline))
+		   broker_wait(donor, deadline))
 	{
 		donor = find_instance(id, body, &error);
 		if (donor == 0)
@@ -455,7 +455,7 @@ broker_donors_await(const char *donors, char *object)
 	/* one that is not up would only cost the whole wait */
 	while (broker_get("SELECT EXISTS (SELECT 1" PENDING " AND value ->> 'id' IN"
 					  "  (SELECT id FROM donor_now WHERE state IN ('up', 'draining')))", TEXT(told)) != 0 &&
-		   broker_wait(deadline))
+		   broker_wait(0, deadline))
 		 /* look again */ ;
 	reply = broker_reply(broker_get("SELECT EXISTS (SELECT 1" PENDING ")", TEXT(told)) != 0 ? 202 : 200,
 						 broker_get_text("SELECT json_set(?2, '$.pending', (SELECT json_group_array(value ->> 'id')" PENDING "))",

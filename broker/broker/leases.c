@@ -210,7 +210,7 @@ settle(const char *id, Awaited awaited, int status)
 		wait_clean = wait_clean && broker_now() < clean_until;
 		more = wait_clean && broker_share_more_coming(lease);
 		applied = applied_by_donors(lease, awaited);
-		if ((applied && !more) || !broker_wait(applied ? clean_until : deadline))
+		if ((applied && !more) || !broker_wait(0, applied ? clean_until : deadline))
 			break;
 	}
 	if (lease == 0)

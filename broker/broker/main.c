@@ -199,12 +199,12 @@ ticker(void *arg)
 		remind_of_insecurity();
 
 		/* Each change wakes us too, and may bring new deadlines. */
-		while (broker_wait(soonest))
+		while (broker_wait(0, soonest))
 		{
 			if (broker_now() < soonest)
 				next = soonest;
 		}
-		broker_wait(next);
+		broker_wait(0, next);
 	}
 	broker_end();
 	return NULL;

@@ -11,11 +11,22 @@
 #include "common/clock.h"
 
 #include <stdlib.h>
+#include <sys/queue.h>
 #include <time.h>
 
 BrokerState broker;
 
 _Thread_local int64_t broker_waited_ns;
+
+/* A thread in broker_wait() */
+typedef struct Waiter
+{
+	pthread_cond_t cond;
+	int64_t		donor;			/* for whose change it waits; 0: for any */
+				LIST_ENTRY(Waiter) link;
+} Waiter;
+
+static LIST_HEAD(WaiterList, Waiter) waiters = LIST_HEAD_INITIALIZER(waiters);
 
 /* When somebody has committed last, which the ticker does each second; and the donors' timeout */
 static int64_t committed;
@@ -43,13 +54,7 @@ begin(void)
 void
 broker_state_open(int64_t donor_timeout_ms)
 {
-	pthread_condattr_t attr;
-
 	pthread_mutex_init(&broker.lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&broker.changed, &attr);
-	pthread_condattr_destroy(&attr);
 	broker.check = getenv("REMOTE_BP_BROKER_CHECK");
 	broker.started = time(NULL);
 	broker.learns_since = committed = rbp_mono_ms();
@@ -73,6 +78,18 @@ broker_begin(void)
 	begin();
 }
 
+void
+broker_wake(int64_t donor)
+{
+	Waiter	   *waiter;
+
+	LIST_FOREACH(waiter, &waiters, link)
+	{
+		if (waiter->donor == donor || broker.stopping)
+			pthread_cond_signal(&waiter->cond);
+	}
+}
+
 static void
 commit(void)
 {
@@ -84,7 +101,7 @@ commit(void)
 		abort();
 	}
 	if (broker_store_commit() || broker.wake)
-		pthread_cond_broadcast(&broker.changed);
+		broker_wake(0);
 	broker.wake = false;
 	committed = rbp_mono_ms();
 }
@@ -97,12 +114,13 @@ broker_end(void)
 }
 
 bool
-broker_wait(int64_t deadline)
+broker_wait(int64_t donor, int64_t deadline)
 {
 	struct timespec ts = {
 		.tv_sec = deadline / 1000,
 		.tv_nsec = deadline % 1000 * 1000000
 	};
+	Waiter		self = {.cond = PTHREAD_COND_INITIALIZER,.donor = donor};
 	bool		early;
 
 	commit();
@@ -111,7 +129,9 @@ broker_wait(int64_t deadline)
 	{
 		int64_t		since = rbp_now_ns();
 
-		pthread_cond_timedwait(&broker.changed, &broker.lock, &ts);
+		LIST_INSERT_HEAD(&waiters, &self, link);
+		pthread_cond_clockwait(&self.cond, &broker.lock, CLOCK_MONOTONIC, &ts);
+		LIST_REMOVE(&self, link);
 		broker_waited_ns += rbp_now_ns() - since;
 	}
 	begin();
@@ -123,6 +143,6 @@ broker_stop(void)
 {
 	broker_begin();
 	broker.stopping = true;
-	pthread_cond_broadcast(&broker.changed);
+	broker_wake(0);
 	broker_end();
 }

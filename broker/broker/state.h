@@ -14,10 +14,10 @@
  * Operations are short: microseconds.  A
  * handler that waits (a heartbeat for a change of its donor's revision, a grant
  * for the donors' acknowledgement) does so in broker_wait(), which commits and
- * releases the mutex: what was read before may not be so after it.  All waiters
- * share one condition variable, which is broadcast if a commit has changed other than
- * temporary tables, or an acknowledgement came; there are as many waiters as donors, plus a
- * few.
+ * releases the mutex: what was read before may not be so after it.  There are as many
+ * waiters as donors, plus a few.  A heartbeat is woken when the row of its donor changes, the
+ * others when a commit has changed other than temporary tables, or an acknowledgement came:
+ * if a change woke all, what concerns all donors would take the square of their number.
  *
  * With a query in REMOTE_BP_BROKER_CHECK, as in the tests, each commit runs it, and ends
  * the broker if there is a row: that tells of a count in the temporary tables that is wrong.
@@ -54,12 +54,11 @@ typedef enum BrokerCounter
 typedef struct BrokerState
 {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;		/* on CLOCK_MONOTONIC */
 	bool		stopping;
 	bool		insecure;		/* other machines need no credential */
 	const char *check;			/* a query that must have no row, or NULL */
-	bool		wake;			/* the commit has to broadcast, whatever it
-								 * has changed */
+	bool		wake;			/* the commit has to wake, whatever it has
+								 * changed */
 	int64_t		started;		/* seconds since 1970 */
 	int64_t		learns_since;	/* from donors; rbp_mono_ms() */
 	int64_t		lock_wait_ns;	/* of all, since the start */
@@ -74,11 +73,14 @@ extern void broker_begin(void);
 extern void broker_end(void);
 
 /*
- * Commit, wait for a broadcast, or until deadline (rbp_mono_ms()), and begin
- * anew.  False, without having waited, if the deadline has passed already, or the
- * broker is stopping.
+ * Commit, wait for a change of this donor, or, with 0, for any, or until deadline
+ * (rbp_mono_ms()), and begin anew.  False, without having waited, if the deadline has passed
+ * already, or the broker is stopping.
  */
-extern bool broker_wait(int64_t deadline);
+extern bool broker_wait(int64_t donor, int64_t deadline);
+
+/* Wake who waits for a change of this donor, or of any. */
+extern void broker_wake(int64_t donor);
 
 /* How long this thread has been in broker_wait() in all. */
 extern _Thread_local int64_t broker_waited_ns;

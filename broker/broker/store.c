@@ -6,6 +6,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/schema.h"
+#include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 #include "common/clock.h"
@@ -216,6 +217,8 @@ static void
 on_change(void *arg, int operation, const char *database, const char *table, sqlite3_int64 row)
 {
 	wrote |= strcmp(database, "main") == 0;
+	if (strcmp(table, "donor") == 0)
+		broker_wake(row);
 }
 
 /*
