@@ -150,16 +150,8 @@ static const char *const put_donor =
 "  json_object('rdma_host', nullif(b ->> 'rdma_host', ''), 'rdma_port', nullif(b ->> 'rdma_port', 0))),"
 "  b ->> 'region_size', b ->> 'regions', ifnull(b ->> 'grace_ms', 10000), ifnull(b ->> 'draining', 0),"
 "  max(ifnull(b ->> 'revision', 0), ?2) + 1"
-" FROM (SELECT json_remove(?1, '$.leases', '$.clean') AS b) WHERE true"
+" FROM (SELECT json_remove(?1, '$.leases', '$.dirty') AS b) WHERE true"
 " ON CONFLICT (id) DO UPDATE SET address = excluded.address, grace_ms = excluded.grace_ms";
-
-/* The regions of which it told nothing.  All are clean, unless it says which are. */
-static const char *const put_regions =
-"WITH RECURSIVE n (number) AS"
-"  (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < ?2 - 1)"
-" INSERT OR IGNORE INTO region (donor, number, used, rev)"
-" SELECT key, number, ?3 IS NOT NULL AND number NOT IN (SELECT value FROM json_each(?3)), revision"
-" FROM n, donor WHERE id = ?1";
 
 /*
  * What a donor tells when it registers replaces all that was known of it.  Returns the revision
@@ -185,7 +177,6 @@ forget(int64_t donor, const json_t *body)
 BrokerReply
 broker_donors_register(const char *path_id, const json_t *body)
 {
-	const json_t *clean = json_object_get(body, "clean");
 	const json_t *leases = json_object_get(body, "leases");
 	const char *fault = fault_of_registration(body);
 	const char *id = text_of(body, "id");
@@ -199,7 +190,8 @@ broker_donors_register(const char *path_id, const json_t *body)
 
 	if (fault != NULL)
 		return broker_reply_error(400, "%s", fault);
-	if (!check_clean(clean, int_of(body, "regions"), &error) || !broker_told_check(body, &error))
+	if (!check_clean(json_object_get(body, "clean"), int_of(body, "regions"), &error) ||
+		!broker_told_check((json_t *) body, &error))
 		return error;
 	living = broker_get_text(living_namesake, JSON(body), INT(broker_now() - broker.learns_since));
 	if (living != NULL)
@@ -226,7 +218,8 @@ broker_donors_register(const char *path_id, const json_t *body)
 		broker_run(put_donor, JSON(body), INT(revision));
 		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 		broker_told_adopt(donor, leases);
-		broker_run(put_regions, TEXT(id), INT(int_of(body, "regions")), JSON(clean));
+		broker_run("INSERT INTO region (donor, number, rev) SELECT donor.key, value, revision FROM donor, json_each(?2)"
+				   " WHERE donor.key = ?1", INT(donor), JSON(json_object_get(body, "dirty")));
 		broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1", INT(donor), INT(int_of(body, "revision")));
 		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s", id,
 				(int) int_of(body, "regions"),
@@ -265,7 +258,8 @@ find_instance(const char *id, const json_t *body, BrokerReply *error)
 /*
  * Which regions are clean, and which leases the donor ended by its own clock: it may
  * have cleaned their regions already.  Regions that were granted after the report was
- * written (rev > revision) are not affected.
+ * written (rev > revision) are not affected; those that leave leases now (rev > here) may be
+ * clean already.
  */
 static void
 apply_report(int64_t donor, const char *id, const json_t *body)
@@ -273,22 +267,22 @@ apply_report(int64_t donor, const char *id, const json_t *body)
 	const json_t *ended = json_object_get(body, "ended");
 	const json_t *clean = json_object_get(body, "clean");
 	int64_t		revision = int_of(body, "revision");
+	int64_t		here = broker_get("SELECT revision FROM donor WHERE key = ?1", INT(donor));
 	int			lost = 0;
 	int			cleaned = 0;
 
 	if (json_array_size(ended) > 0)
-		lost = broker_run("UPDATE region SET lease = NULL, used = number NOT IN (SELECT value FROM json_each(?4))"
-						  " WHERE donor = ?1 AND rev <= ?2"
+		lost = broker_run("UPDATE region SET lease = NULL WHERE donor = ?1 AND rev <= ?2"
 						  "  AND lease IN (SELECT key FROM lease WHERE id IN (SELECT value FROM json_each(?3)))",
-						  INT(donor), INT(revision), JSON(ended), JSON(clean));
+						  INT(donor), INT(revision), JSON(ended));
 	if (lost > 0)
 		rbp_log(RBP_LOG_INFO, "donor %s ended leases by its own clock: %d region%s", id, lost, RBP_PLURAL(lost));
 	broker.counters[REGIONS_LOST] += lost;
-	if (json_array_size(clean) > 0)
-		cleaned = broker_run("UPDATE region SET used = 0"
-							 " WHERE donor = ?1 AND rev <= ?2 AND lease IS NULL AND used = 1"
-							 "  AND number IN (SELECT value FROM json_each(?3))",
-							 INT(donor), INT(revision), JSON(clean));
+	/* a donor that has just come repeats all that are clean */
+	if (json_array_size(clean) > 0 && broker_get("SELECT dirty FROM donor_seen WHERE donor = ?1", INT(donor)) > 0)
+		cleaned = broker_run("DELETE FROM region WHERE donor = ?1 AND lease IS NULL AND (rev <= ?2 OR rev > ?4)"
+							 " AND number IN (SELECT value FROM json_each(?3))",
+							 INT(donor), INT(revision), JSON(clean), INT(here));
 	broker.counters[REGIONS_CLEANED] += cleaned;
 	/* a grant may be waiting for this */
 	broker.wake |= cleaned > 0;
@@ -352,8 +346,8 @@ static const char *const desired_state =
 "     (SELECT json_group_array(rev) FROM region r INDEXED BY region_leased WHERE r.lease = l.key AND r.donor = h.donor))))"
 "   FROM holding h JOIN lease_now l ON l.key = h.lease WHERE h.donor = d.key),"
 " 'dirty',"
-"  (SELECT json_group_array(number) FROM region r INDEXED BY region_idle"
-"   WHERE r.donor = d.key AND r.lease IS NULL AND used = 1),"
+"  (SELECT json_group_array(number) FROM region r INDEXED BY region_dirty"
+"   WHERE r.donor = d.key AND r.lease IS NULL),"
 " 'drain', json(iif(draining, 'true', 'false')))"
 " FROM donor d WHERE key = ?1";
 

@@ -180,8 +180,8 @@ static bool
 applied_by_donors(int64_t lease, Awaited awaited)
 {
 	return broker_get("SELECT EXISTS (SELECT 1 FROM holding h JOIN donor_now d ON d.key = h.donor"
-					  " WHERE h.lease = ?1 AND state IN ('up', 'draining') AND applied < iif(?2, revision,"
-					  "  (SELECT max(rev) FROM region r WHERE r.lease = ?1 AND r.donor = h.donor)))",
+					  " WHERE h.lease = ?1 AND state IN ('up', 'draining') AND applied < revision AND (?2"
+					  "  OR applied < (SELECT max(rev) FROM region r WHERE r.lease = ?1 AND r.donor = h.donor)))",
 					  INT(lease), INT(awaited == AWAIT_SECRET)) == 0;
 }
 

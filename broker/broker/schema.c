@@ -71,35 +71,20 @@ const char *const broker_schema =
 "CREATE INDEX lease_client ON lease (client, purpose);"
 
 /*
- * A region is clean (not used), leased, or dirty (used, but not leased any
- * more).  It has one lease at most.
+ * A region is leased, or dirty (used, but not leased any more), or else clean: of those
+ * there are no rows, and most of a donor that comes is clean.  So only clean regions are
+ * granted, and have one lease at most.
  */
 "CREATE TABLE region ("
 " donor INTEGER NOT NULL REFERENCES donor ON DELETE CASCADE,"
 " number INTEGER NOT NULL,"
-" lease INTEGER REFERENCES lease ON DELETE SET NULL,"
-" used INTEGER NOT NULL CHECK (used IN (0, 1)),"
+" lease INTEGER REFERENCES lease ON DELETE SET NULL,"	/* NULL: dirty */
 " rev INTEGER NOT NULL,"		/* the donor's revision when its lease last
 								 * changed */
-" CHECK (used OR lease IS NULL),"
 " PRIMARY KEY (donor, number)"
 ") STRICT, WITHOUT ROWID;"
-"CREATE INDEX region_leased ON region (lease) WHERE lease IS NOT NULL;"
-"CREATE INDEX region_idle ON region (donor, used) WHERE lease IS NULL;"
-
-/* Only clean regions are granted.  A lease that was told of becomes one that is not: below 0 to above. */
-"CREATE TRIGGER only_clean_is_granted BEFORE UPDATE OF lease ON region"
-" WHEN NEW.lease IS NOT NULL AND OLD.used AND NOT ifnull(OLD.lease < 0 AND NEW.lease > 0, 0) BEGIN"
-"  SELECT raise(ABORT, 'a region was granted that is not clean');"
-" END;"
-
-/* What changes the regions that a donor has to serve raises its revision. */
-"CREATE TRIGGER region_changed AFTER UPDATE OF lease ON region"
-" WHEN NEW.lease IS NOT OLD.lease AND NOT ifnull(OLD.lease < 0 AND NEW.lease > 0, 0) BEGIN"
-"  UPDATE donor SET revision = revision + 1 WHERE key = NEW.donor;"
-"  UPDATE region SET rev = (SELECT revision FROM donor WHERE key = NEW.donor)"
-"   WHERE donor = NEW.donor AND number = NEW.number;"
-" END;"
+"CREATE INDEX region_leased ON region (lease, donor) WHERE lease IS NOT NULL;"
+"CREATE INDEX region_dirty ON region (donor) WHERE lease IS NULL;"
 
 /* The last leases that ended: renewing one is answered with how that was. */
 "CREATE TABLE ended ("
@@ -151,32 +136,31 @@ const char *const broker_schema =
 "CREATE INDEX temp.holding_taken ON holding (taken_at) WHERE taken_at IS NOT NULL;"
 "CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
 
-/* Counts follow the regions.  Those that are told of, of which there may be many, are counted in told.c. */
-"CREATE TEMP TRIGGER region_granted AFTER UPDATE OF lease ON main.region WHEN NEW.lease IS NOT NULL BEGIN"
-"  INSERT INTO holding (donor, lease, regions) VALUES (NEW.donor, NEW.lease, 1)"
-"   ON CONFLICT DO UPDATE SET regions = regions + 1;"
-"  UPDATE donor_seen SET leased = leased + 1 WHERE donor = NEW.donor;"
-"  UPDATE lease_term SET bytes = bytes + (SELECT region_size FROM donor WHERE key = NEW.donor)"
+/*
+ * What changes the regions that a donor has to serve raises its revision, and counts follow
+ * the regions.  broker_share_hold() does both for those that come to a lease: there may be many.
+ */
+"CREATE TEMP TRIGGER holding_changed AFTER UPDATE OF regions ON holding BEGIN"
+"  UPDATE donor_seen SET leased = leased + NEW.regions - OLD.regions WHERE donor = NEW.donor;"
+"  UPDATE lease_term SET bytes = bytes +"
+"    (NEW.regions - OLD.regions) * (SELECT region_size FROM donor WHERE key = NEW.donor)"
 "   WHERE lease = NEW.lease;"
+"  DELETE FROM holding WHERE donor = NEW.donor AND lease = NEW.lease AND regions = 0;"
 " END;"
 "CREATE TEMP TRIGGER region_lost AFTER UPDATE OF lease ON main.region"
-" WHEN OLD.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease BEGIN"
+" WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL BEGIN"
+"  UPDATE donor SET revision = revision + 1 WHERE key = NEW.donor;"
+"  UPDATE region SET rev = (SELECT revision FROM donor WHERE key = NEW.donor)"
+"   WHERE donor = NEW.donor AND number = NEW.number;"
+"  UPDATE donor_seen SET dirty = dirty + 1 WHERE donor = NEW.donor;"
 "  UPDATE holding SET regions = regions - 1, asked = max(asked - 1, 0),"
 "    shared = min(shared, max(asked - 1, 0)), taken_at = iif(asked > 1, taken_at, NULL)"
 "   WHERE donor = NEW.donor AND lease = OLD.lease;"
-"  DELETE FROM holding WHERE donor = NEW.donor AND lease = OLD.lease AND regions = 0;"
-"  UPDATE donor_seen SET leased = leased - 1, dirty = dirty + (NEW.used AND NEW.lease IS NULL)"
-"   WHERE donor = NEW.donor;"
-"  UPDATE lease_term SET bytes = bytes - (SELECT region_size FROM donor WHERE key = NEW.donor)"
-"   WHERE lease = OLD.lease;"
 " END;"
-
-/* One that becomes clean when its lease ends was never counted as dirty. */
-"CREATE TEMP TRIGGER region_cleaned AFTER UPDATE OF used ON main.region"
-" WHEN OLD.lease IS NULL AND NEW.lease IS NULL AND NEW.used < OLD.used BEGIN"
-"  UPDATE donor_seen SET dirty = dirty - 1 WHERE donor = NEW.donor;"
+"CREATE TEMP TRIGGER region_cleaned AFTER DELETE ON main.region BEGIN"
+"  UPDATE donor_seen SET dirty = dirty - 1 WHERE donor = OLD.donor;"
 " END;"
-"CREATE TEMP TRIGGER region_came AFTER INSERT ON main.region WHEN NEW.used AND NEW.lease IS NULL BEGIN"
+"CREATE TEMP TRIGGER region_came AFTER INSERT ON main.region WHEN NEW.lease IS NULL BEGIN"
 "  UPDATE donor_seen SET dirty = dirty + 1 WHERE donor = NEW.donor;"
 " END;"
 "CREATE TEMP TRIGGER donor_came AFTER INSERT ON main.donor BEGIN"

@@ -334,15 +334,32 @@ choose(Source *sources, int n)
 	return best;
 }
 
-static int
+void
+broker_share_hold(int64_t donor, int64_t lease, int64_t regions)
+{
+	broker_run("INSERT INTO holding (donor, lease, regions) VALUES (?1, ?2, 0) ON CONFLICT DO NOTHING", INT(donor), INT(lease));
+	broker_run("UPDATE holding SET regions = regions + ?3 WHERE donor = ?1 AND lease = ?2",
+			   INT(donor), INT(lease), INT(regions));
+}
+
+/* Grant the clean regions with the lowest numbers. */
+static int64_t
 grant_from(int64_t lease, const Source *source)
 {
-	if (source->granted == 0)
-		return 0;
-	return broker_run("UPDATE region SET lease = ?1, used = 1 WHERE donor = ?2 AND number IN"
-					  " (SELECT number FROM region INDEXED BY region_idle"
-					  "  WHERE donor = ?2 AND lease IS NULL AND used = 0 ORDER BY number LIMIT ?3)",
-					  INT(lease), INT(source->donor), INT(source->granted));
+	BrokerRows *rows;
+	int64_t		next = 0;
+	int64_t		n = 0;
+
+	broker_run("UPDATE donor SET revision = revision + 1 WHERE key = ?1", INT(source->donor));
+	rows = broker_query("SELECT number FROM region WHERE donor = ?1"
+						" UNION ALL SELECT regions FROM donor WHERE key = ?1 ORDER BY number", INT(source->donor));
+	/* what is put is behind the row that was read */
+	for (; broker_next(rows); next = broker_int(rows, 0) + 1)
+		for (; next < broker_int(rows, 0) && n < source->granted; n++)
+			broker_run("INSERT INTO region (donor, number, lease, rev) SELECT key, ?2, ?3, revision FROM donor WHERE key = ?1",
+					   INT(source->donor), INT(next++), INT(lease));
+	broker_share_hold(source->donor, lease, n);
+	return n;
 }
 
 int
@@ -389,7 +406,7 @@ broker_share_grant(int64_t lease, int64_t ahead)
 			lacks -= best->region_size;
 		}
 		for (int i = 0; i < n; i++)
-			granted += grant_from(lease, &sources[i]);
+			granted += sources[i].granted > 0 ? grant_from(lease, &sources[i]) : 0;
 		broker.counters[REGIONS_GRANTED] += granted;
 	}
 	broker_run("UPDATE lease_term SET waiting_since = iif(?2, coalesce(waiting_since, now_ms()), NULL)"

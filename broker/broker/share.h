@@ -19,6 +19,9 @@
  */
 extern int	broker_share_grant(int64_t lease, int64_t ahead);
 
+/* These regions have come to the lease. */
+extern void broker_share_hold(int64_t donor, int64_t lease, int64_t regions);
+
 /* Could a donor that is up soon have clean regions for this lease? */
 extern bool broker_share_more_coming(int64_t lease);
 

@@ -5,28 +5,21 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 #include "common/clock.h"
 
 #include <stdlib.h>
-#include <sys/queue.h>
 #include <time.h>
 
-BrokerState broker;
+BrokerState broker = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 _Thread_local int64_t broker_waited_ns;
 
-/* A thread in broker_wait() */
-typedef struct Waiter
-{
-	pthread_cond_t cond;
-	int64_t		donor;			/* for whose change it waits; 0: for any */
-				LIST_ENTRY(Waiter) link;
-} Waiter;
-
-static LIST_HEAD(WaiterList, Waiter) waiters = LIST_HEAD_INITIALIZER(waiters);
+/* A donor, by its key, and, 0, whatever it is.  If two have one, it costs a look more. */
+static pthread_cond_t changed[BROKER_MAX_DONORS];
 
 /* When somebody has committed last, which the ticker does each second; and the donors' timeout */
 static int64_t committed;
@@ -54,7 +47,8 @@ begin(void)
 void
 broker_state_open(int64_t donor_timeout_ms)
 {
-	pthread_mutex_init(&broker.lock, NULL);
+	for (int i = 0; i < BROKER_MAX_DONORS; i++)
+		pthread_cond_init(&changed[i], NULL);
 	broker.check = getenv("REMOTE_BP_BROKER_CHECK");
 	broker.started = time(NULL);
 	broker.learns_since = committed = rbp_mono_ms();
@@ -81,13 +75,7 @@ broker_begin(void)
 void
 broker_wake(int64_t donor)
 {
-	Waiter	   *waiter;
-
-	LIST_FOREACH(waiter, &waiters, link)
-	{
-		if (waiter->donor == donor || broker.stopping)
-			pthread_cond_signal(&waiter->cond);
-	}
+	pthread_cond_broadcast(&changed[donor % BROKER_MAX_DONORS]);
 }
 
 static void
@@ -100,7 +88,8 @@ commit(void)
 		rbp_log(RBP_LOG_ERROR, "broken invariant: %s", broken);
 		abort();
 	}
-	if (broker_store_commit() || broker.wake)
+	broker_run("COMMIT");
+	if (broker.wake)
 		broker_wake(0);
 	broker.wake = false;
 	committed = rbp_mono_ms();
@@ -120,7 +109,6 @@ broker_wait(int64_t donor, int64_t deadline)
 		.tv_sec = deadline / 1000,
 		.tv_nsec = deadline % 1000 * 1000000
 	};
-	Waiter		self = {.cond = PTHREAD_COND_INITIALIZER,.donor = donor};
 	bool		early;
 
 	commit();
@@ -129,9 +117,7 @@ broker_wait(int64_t donor, int64_t deadline)
 	{
 		int64_t		since = rbp_now_ns();
 
-		LIST_INSERT_HEAD(&waiters, &self, link);
-		pthread_cond_clockwait(&self.cond, &broker.lock, CLOCK_MONOTONIC, &ts);
-		LIST_REMOVE(&self, link);
+		pthread_cond_clockwait(&changed[donor % BROKER_MAX_DONORS], &broker.lock, CLOCK_MONOTONIC, &ts);
 		broker_waited_ns += rbp_now_ns() - since;
 	}
 	begin();
@@ -143,6 +129,7 @@ broker_stop(void)
 {
 	broker_begin();
 	broker.stopping = true;
-	broker_wake(0);
+	for (int i = 0; i < BROKER_MAX_DONORS; i++)
+		broker_wake(i);
 	broker_end();
 }

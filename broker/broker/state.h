@@ -57,8 +57,9 @@ typedef struct BrokerState
 	bool		stopping;
 	bool		insecure;		/* other machines need no credential */
 	const char *check;			/* a query that must have no row, or NULL */
-	bool		wake;			/* the commit has to wake, whatever it has
-								 * changed */
+	bool		wake;			/* the commit has to wake: something else than
+								 * temporary tables has changed, or there is
+								 * an acknowledgement */
 	int64_t		started;		/* seconds since 1970 */
 	int64_t		learns_since;	/* from donors; rbp_mono_ms() */
 	int64_t		lock_wait_ns;	/* of all, since the start */

@@ -22,8 +22,6 @@
 
 static sqlite3 *db;
 static int64_t now;
-static bool wrote;				/* this transaction, not to temporary tables
-								 * alone */
 
 static struct
 {
@@ -172,15 +170,7 @@ void
 broker_store_begin(void)
 {
 	now = rbp_mono_ms();
-	wrote = false;
 	broker_run("BEGIN");
-}
-
-bool
-broker_store_commit(void)
-{
-	broker_run("COMMIT");
-	return wrote;
 }
 
 int64_t
@@ -216,7 +206,7 @@ sql_donor_key(sqlite3_context *context, int argc, sqlite3_value **argv)
 static void
 on_change(void *arg, int operation, const char *database, const char *table, sqlite3_int64 row)
 {
-	wrote |= strcmp(database, "main") == 0;
+	broker.wake |= strcmp(database, "main") == 0;
 	if (strcmp(table, "donor") == 0)
 		broker_wake(row);
 }

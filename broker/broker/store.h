@@ -51,9 +51,7 @@ typedef struct BrokerValue
 extern void broker_store_open(void);
 extern void broker_store_close(void);
 
-/* Commit returns whether something else than temporary tables has changed. */
 extern void broker_store_begin(void);
-extern bool broker_store_commit(void);
 
 /* rbp_mono_ms() as it was when the transaction began; now_ms() in SQL. */
 extern int64_t broker_now(void);

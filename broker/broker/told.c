@@ -15,6 +15,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/schema.h"
+#include "broker/broker/share.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/broker/told.h"
@@ -93,11 +94,12 @@ fault_of_told(const json_t *told, char *seen, int64_t nregions, int64_t revision
 }
 
 bool
-broker_told_check(const json_t *body, BrokerReply *error)
+broker_told_check(json_t *body, BrokerReply *error)
 {
 	const json_t *leases = json_object_get(body, "leases");
 	int64_t		nregions = json_integer_value(json_object_get(body, "regions"));
 	int64_t		revision = json_integer_value(json_object_get(body, "revision"));
+	json_t	   *dirty = json_array();
 	char	   *seen = calloc((size_t) nregions, 1);
 	const char *fault = NULL;
 	bool		good = true;
@@ -119,8 +121,13 @@ broker_told_check(const json_t *body, BrokerReply *error)
 		if (good)
 			fault = fault_of_told(item, seen, nregions, revision);
 	}
+	for (json_int_t n = 0; json_object_get(body, "clean") != NULL && n < nregions; n++)
+		if (!seen[n])
+			json_array_append_new(dirty, json_integer(n));
+	json_object_set_new(body, "dirty", dirty);
+	json_object_del(body, "clean");
 	free(seen);
-	if (good && fault == NULL &&
+	if (good && fault == NULL && json_array_size(leases) > 1 &&
 		broker_get("SELECT count(*) > count(DISTINCT value ->> 'lease') FROM json_each(?1)", JSON(leases)) != 0)
 		fault = "\"leases\" must list each lease once";
 	if (fault != NULL)
@@ -207,16 +214,13 @@ broker_told_adopt(int64_t donor, const json_t *leases)
 		{
 			int64_t		rev = lease != 0 ? json_integer_value(json_array_get(revs, n)) : revision;
 
-			broker_run("INSERT INTO region (donor, number, lease, used, rev) VALUES (?1, ?2, nullif(?3, 0), 1, ?4)",
+			broker_run("INSERT INTO region (donor, number, lease, rev) VALUES (?1, ?2, nullif(?3, 0), ?4)",
 					   INT(donor), INT(json_integer_value(number)), INT(lease), INT(rev));
 		}
 		regions += n;
 		if (lease == 0 || n == 0)
 			continue;
-		broker_run("INSERT INTO holding (donor, lease, regions) VALUES (?1, ?2, ?3)", INT(donor), INT(lease), INT((int64_t) n));
-		broker_run("UPDATE donor_seen SET leased = leased + ?2 WHERE donor = ?1", INT(donor), INT((int64_t) n));
-		broker_run("UPDATE lease_term SET bytes = bytes + ?3 * (SELECT region_size FROM donor WHERE key = ?1)"
-				   " WHERE lease = ?2", INT(donor), INT(lease), INT((int64_t) n));
+		broker_share_hold(donor, lease, (int64_t) n);
 	}
 	if (regions > 0)
 		broker_log(RBP_LOG_INFO, "SELECT format('donor %s tells of %d leases, with %d regions', id, ?2, ?3)"
@@ -284,10 +288,12 @@ broker_told_prove(const char *id, const json_t *body)
 			   " FROM lease l JOIN lease_term t ON t.lease = l.key WHERE id = ?1 ORDER BY deadline DESC LIMIT 1",
 			   TEXT(id), TEXT(secret));
 	lease = broker_get("SELECT key FROM lease WHERE id = ?1 AND key > 0", TEXT(id));
-	broker_run("UPDATE lease_term SET deadline ="
-			   "  (SELECT max(deadline) FROM lease_term t JOIN lease l ON l.key = t.lease WHERE id = ?1 AND l.key < 0)"
+	broker_run("UPDATE lease_term SET (deadline, bytes) ="
+			   "  (SELECT max(deadline), sum(bytes) FROM lease_term t JOIN lease l ON l.key = t.lease WHERE id = ?1 AND l.key < 0)"
 			   " WHERE lease = ?2", TEXT(id), INT(lease));
 	broker_run("UPDATE region SET lease = ?2 WHERE lease IN (SELECT key FROM lease WHERE id = ?1 AND key < 0)",
+			   TEXT(id), INT(lease));
+	broker_run("UPDATE holding SET lease = ?2 WHERE lease IN (SELECT key FROM lease WHERE id = ?1 AND key < 0)",
 			   TEXT(id), INT(lease));
 	broker_run("DELETE FROM lease WHERE id = ?1 AND key < 0", TEXT(id));
 	broker.counters[LEASES_ADOPTED]++;

@@ -10,8 +10,11 @@
 
 #include "broker/broker/http.h"
 
-/* Can what this registration tells of leases be true?  If not, *error says why. */
-extern bool broker_told_check(const json_t *body, BrokerReply *error);
+/*
+ * Can what this registration tells of leases be true?  If not, *error says why.  Its "clean", which
+ * may be long, is replaced by "dirty": the regions that are neither clean nor leased.
+ */
+extern bool broker_told_check(json_t *body, BrokerReply *error);
 
 /*
  * Make leases of it, and put their regions.  The donor has none yet, and the revision with
