@@ -95,15 +95,23 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep,
 	bool		verbs = (ep->transports & RBP_TRANSPORT_VERBS) != 0;
 	RbpDonorReport report;
 	json_t	   *leases;
+	json_t	   *lease;
 	json_t	   *body;
+	size_t		known;
+	size_t		i;
 	int			rc;
 
 	/* the broker knows nothing about the regions yet */
-	for (uint32_t i = 0; i < donor_nregions; i++)
-		donor_report_clean_again(i);
+	for (uint32_t n = 0; n < donor_nregions; n++)
+		donor_report_clean_again(n);
 	donor_report_get(&report);
 	leases = donor_report_leases();
-	body = json_pack("{s:s, s:s, s:i, s:s*, s:o*, s:s, s:s, s:s, s:I, s:I, s:I, s:[s*s*s*], s:O, s:O, s:I, s:b}",
+	known = json_array_size(report.clean);
+	json_array_foreach(leases, i, lease)
+	{
+		known += json_array_size(json_object_get(lease, "regions"));
+	}
+	body = json_pack("{s:s, s:s, s:i, s:s*, s:o*, s:s, s:s, s:s, s:I, s:I, s:I, s:[s*s*s*], s:O*, s:O, s:I, s:b}",
 					 "id", opt->id,
 					 "host", ep->host,
 					 "port", (int) ep->port,
@@ -119,14 +127,26 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep,
 					 ep->transports & RBP_TRANSPORT_SHM ? "shm" : NULL,
 					 verbs ? "verbs" : NULL,
 					 ep->transports & RBP_TRANSPORT_TCP ? "tcp" : NULL,
-					 "clean", report.clean,
+
+	/*
+	 * without it, all are clean that are not leased: mostly so, and there may
+	 * be many
+	 */
+					 "clean", known < donor_nregions ? report.clean : NULL,
 					 "leases", leases,
 					 "revision", (json_int_t) revision,
 					 "draining", draining);
-	donor_report_free(&report);
 	if (body == NULL)
 		rbp_die("out of memory");
 	rc = rbp_http_request(http, "POST", "/v1/donors", body, NULL);
+	if (rc == 200)
+	{
+		/* the heartbeats need not tell it again, but which leases have ended */
+		json_decref(report.ended);
+		report.ended = NULL;
+		donor_report_acknowledged(&report);
+	}
+	donor_report_free(&report);
 	if ((rc == 400 || rc == 413) && json_array_size(leases) > 0)
 	{
 		rbp_log(RBP_LOG_ERROR, "the broker does not take %zu leases, which end here: %s",

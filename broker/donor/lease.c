@@ -515,7 +515,7 @@ donor_report_acknowledged(const RbpDonorReport *report)
 	{
 		donor_regions[json_integer_value(region)].clean_unreported = false;
 	}
-	for (RbpDonorLease **prev = &leases; *prev != NULL;)
+	for (RbpDonorLease **prev = &leases; report->ended != NULL && *prev != NULL;)
 	{
 		RbpDonorLease *lease = *prev;
 

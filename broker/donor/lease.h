@@ -166,7 +166,8 @@ extern void donor_apply_end(void);
 typedef struct RbpDonorReport
 {
 	json_t	   *clean;			/* numbers of regions to be reported clean */
-	json_t	   *ended;			/* ids of leases ended by our clock */
+	json_t	   *ended;			/* ids of leases ended by our clock; NULL: was
+								 * not told */
 	uint32_t	want_back;		/* regions needed because memory is short */
 	uint32_t	regions[DONOR_REGION_STATES];	/* in each state */
 } RbpDonorReport;
