@@ -399,6 +399,8 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 	if (donor == 0 || !check_heartbeat(donor, body, &error))
 		return error;
 	apply_report(donor, id, body);
+	/* it may be long, and SQLite need not see it again */
+	json_object_del((json_t *) body, "clean");
 	apply_settings(donor, id, body);
 	apply_news(donor, body);
 	return answer_heartbeat(donor, id, body);
