@@ -86,6 +86,12 @@ const char *const broker_schema =
 "CREATE INDEX region_leased ON region (lease, donor) WHERE lease IS NOT NULL;"
 "CREATE INDEX region_dirty ON region (donor) WHERE lease IS NULL;"
 
+/* No other one takes a region.  A lease that was told of becomes one that is not: below 0 to above. */
+"CREATE TRIGGER only_clean_is_granted BEFORE UPDATE OF lease ON region"
+" WHEN NEW.lease IS NOT NULL AND NOT ifnull(OLD.lease < 0 AND NEW.lease > 0, 0) BEGIN"
+"  SELECT raise(ABORT, 'a region was granted that is not clean');"
+" END;"
+
 /* The last leases that ended: renewing one is answered with how that was. */
 "CREATE TABLE ended ("
 " key INTEGER PRIMARY KEY,"
