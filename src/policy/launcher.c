@@ -265,16 +265,14 @@ visit(Database *db)
 	db->last_ns = rbp_now_ns();
 	db->last = *result;
 	db->in_list = db->in_list && !result->warm.done;
-	if (result->warm.out_of_time)
-		db->due_ns = db->last_ns;
+	if (result->out_of_time)
+		db->due_ns = db->last_ns;	/* go on at once */
 	else if (!result->more)
 	{
 		db->retry_ns = 0;
 		db->due_ns = db->last_ns + rbp_guc_policy_interval * NANOS_PER_S;
 		log_visit(db, result);
 	}
-	else if (OidIsValid(result->resume.relation))
-		db->due_ns = db->last_ns;	/* it ran out of time: go on at once */
 	else
 		retry_later(db);		/* it gave way to other processes */
 	return true;

@@ -93,12 +93,6 @@ rbp_policy_commit(void)
 }
 
 void
-rbp_policy_use_tier(const char *value)
-{
-	SetConfigOption("remote_bp.use_tier", value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-void
 rbp_policy_wake(Oid database)
 {
 	if (rbp_policy_shared == NULL)

@@ -46,7 +46,6 @@ typedef struct RbpWarmPosition
 	BlockNumber block;			/* within the part */
 	bool		counted;		/* what was present of it */
 	bool		done;
-	bool		out_of_time;	/* the visit ended in between */
 } RbpWarmPosition;
 
 /* Result of the worker's last visit, for the launcher */
@@ -60,6 +59,7 @@ typedef struct RbpPolicyVisit
 								 * exist */
 	bool		has_policies;
 	bool		more;			/* the visit was not completed */
+	bool		out_of_time;	/* it was not, because its time was over */
 	uint64		wanted;			/* pages that should be kept */
 	uint64		held;			/* ... and are */
 	uint32		policies_without_room;	/* files whose policies have no room
@@ -191,41 +191,43 @@ extern BlockNumber rbp_policy_file_blocks(const RbpRelFile *file);
  */
 extern BlockNumber rbp_policy_pages_wanted(const RbpRelFile *file);
 
+/* A visit loads pages for so long, and warms for as long, so that other databases get their turn. */
+#define RBP_VISIT_NS	INT64CONST(10000000000)
+
 /*
  * Loading of relations in pieces: call begin once, then load any number of
- * pieces, then end, which must also be called after errors.  begin raises an
- * error if there is no usable tier.
+ * pieces, then end, which must also be called after errors.
  */
 extern void rbp_prewarm_load_begin(void);
 extern void rbp_prewarm_load_end(int code, Datum arg);
 
-/*
- * Bring the missing pages of a piece of the main fork into the tier, from the
- * position on, and advance it.  Returns false at the end of the relation, or if
- * continuing is useless.  Waits for staging until the deadline.  The relation
- * must be locked.  Raises errors of reading the relation; the position is then
- * the block at which that happened.
- */
-extern bool rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns);
-
-/* A piece of a part of a list, and what became of its pages */
-typedef struct RbpHotPiece
+/* A piece of a relation, and what became of its pages */
+typedef struct RbpLoadPiece
 {
+	const char *activity;		/* what pg_stat_activity shows */
+	RbpRelFile	file;			/* the relation's main fork */
+	int64		time_ns;		/* the relation is locked for so long, and a
+								 * page that takes long to read */
+	RbpLoadPosition at;			/* where it begins, then where it has ended;
+								 * in a part, counted from its first block.
+								 * Without a relation, that of the file */
+	bool		more;			/* there is more to load behind it */
+
+	/* of a list of hot pages; NULL: pages to keep, of the main fork */
+	const RbpHotPart *part;
+	const uint8 *bitmap;
 	int			budget;			/* pages to read, at most */
-	int64		deadline_ns;	/* no read begins after it */
-	BlockNumber block;			/* of the part: the first one, then where it
-								 * has ended */
 	int			read;			/* pages, whatever became of them */
 	uint32		pages[RBP_FOLLOW_OUTCOMES];
-} RbpHotPiece;
+} RbpLoadPiece;
 
 /*
- * Likewise bring the missing ones of these pages into the tier, and count them as read
- * there if they are hot.  Returns false at the end of the part.  Waits for nothing but the
- * disk.  The relation, whose file is the part's, must be locked.
+ * Bring the missing pages of the piece into the tier, in a transaction, with the relation's
+ * lock, if that is free.  Hot ones count as read there; they wait for nothing but the
+ * disk, those to keep for staging, too.  Returns RBP_FOLLOW_READ, or why no more of
+ * the relation is read: an error was logged then, unless it was a conflict with recovery.
  */
-extern bool rbp_prewarm_hot(Relation rel, const RbpHotPart *part, const uint8 *bitmap,
-							RbpHotPiece *piece);
+extern RbpFollowPages rbp_prewarm_piece(RbpLoadPiece *piece);
 
 /* The rest of a visit: bring pages of the follower's list into the tier (warm.c). */
 extern void rbp_policy_warm(RbpPolicyVisit *visit);
@@ -233,9 +235,6 @@ extern void rbp_policy_warm(RbpPolicyVisit *visit);
 /* Transactions of the worker; they note that it runs. */
 extern void rbp_policy_begin(void);
 extern void rbp_policy_commit(void);
-
-/* The worker uses the tier for loading and warming only. */
-extern void rbp_policy_use_tier(const char *value);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);
 extern PGDLLEXPORT void rbp_policy_worker_main(Datum arg);

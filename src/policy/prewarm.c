@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "access/relation.h"
+#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
@@ -45,9 +46,12 @@
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/smgr.h"
 #include "utils/acl.h"
+#include "utils/backend_status.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_prewarm);
@@ -109,6 +113,8 @@ typedef struct Prewarm
 	Progress   *progress;
 	int64		pages;			/* pages brought in */
 } Prewarm;
+
+static Prewarm loading;			/* of the policy worker */
 
 /* One fork of a relation. */
 typedef struct Fork
@@ -463,7 +469,8 @@ begin_prewarm(Prewarm *prewarm)
 	char		why[256] = "remote_bp.use_tier is off";
 
 	rbp_sql_require_loaded();
-	if (!prewarm->buffers &&
+	/* the worker looks for itself, again and again */
+	if (!prewarm->buffers && prewarm != &loading &&
 		(rbp_tier_unusable_reason(why, sizeof(why)) || rbp_guc_use_tier == RBP_USE_TIER_OFF))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -563,8 +570,6 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
  * ---- for the worker of policies ------------------------------------------------------
  */
 
-static Prewarm loading;
-
 void
 rbp_prewarm_load_begin(void)
 {
@@ -578,21 +583,21 @@ rbp_prewarm_load_end(int code, Datum arg)
 	end_prewarm(code, PointerGetDatum(&loading));
 }
 
-bool
-rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns)
+/* Bring the missing pages of the window into the tier, and keep them. */
+static RbpFollowPages
+load_window(Relation rel, RbpLoadPiece *piece)
 {
-	BlockNumber first = at->block;
+	BlockNumber first = piece->at.block;
 	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
 	BlockNumber end = RelationGetNumberOfBlocks(rel);
 
 	if (first >= end || is_being_built(rel))
-		return false;
-	loading.at = at;
-	loading.deadline_ns = deadline_ns;
+		return RBP_FOLLOW_READ;
 	show_range(&loading, first, end);
 	prewarm_blocks(&loading, rel, MAIN_FORKNUM, first, Min(next, end));
-	at->block = next;
-	return next < end && !loading.stopped;
+	piece->at.block = next;
+	piece->more = next < end && !loading.stopped;
+	return RBP_FOLLOW_READ;
 }
 
 /* May the block take a slot?  A hot one may take that of a page that nobody has read. */
@@ -609,20 +614,19 @@ may_enter(const RbpRelFile *file, BlockNumber block, uint8 class)
  * where it has ended.
  */
 static BlockNumber
-look_for_hot(Fork *fork, BlockNumber block, const RbpHotPart *part, const uint8 *bitmap,
-			 RbpHotPiece *piece)
+look_for_hot(Fork *fork, BlockNumber block, RbpLoadPiece *piece)
 {
-	const BlockNumber first = part->part * RBP_HOT_PART_BLOCKS;
+	const BlockNumber first = piece->part->part * RBP_HOT_PART_BLOCKS;
 	BlockNumber end = Min(fork->end, block - block % WINDOW_BLOCKS + WINDOW_BLOCKS);
 	int			most = piece->budget - piece->read;
 	uint32		run = 0;
 
 	for (; block < end && most > 0; block++)
 	{
-		bool		missing = rbp_hot_bit(bitmap, block - first) &&
+		bool		missing = rbp_hot_bit(piece->bitmap, block - first) &&
 		!rbp_tier_has_block(&fork->file, block);
 
-		if (missing && !may_enter(&fork->file, block, part->class))
+		if (missing && !may_enter(&fork->file, block, piece->part->class))
 		{
 			piece->pages[RBP_FOLLOW_FULL]++;
 			missing = false;
@@ -652,26 +656,24 @@ refuse_hot(Relation rel, ForkNumber fork)
 	return is_wanted(rel) && !rbp_residency_at_limit(MyDatabaseId) ? RBP_FOLLOW_READ : RBP_FOLLOW_EXCLUDED;
 }
 
-bool
-rbp_prewarm_hot(Relation rel, const RbpHotPart *part, const uint8 *bitmap, RbpHotPiece *piece)
+/* Bring missing ones of the part's pages into the tier, and count them as read there. */
+static RbpFollowPages
+load_hot(Relation rel, RbpLoadPiece *piece)
 {
-	static RbpLoadPosition unused;
+	const RbpHotPart *part = piece->part;
 	const ForkNumber forknum = (ForkNumber) part->fork;
 	const BlockNumber first = part->part * RBP_HOT_PART_BLOCKS;
+	const int64 deadline_ns = loading.deadline_ns;
 	Fork		fork = {.rel = rel,.file = rbp_compat_rel_file(rel, forknum)};
 	RbpFollowPages refused = refuse_hot(rel, forknum);
-	BlockNumber block = first + piece->block;
+	BlockNumber block = first + piece->at.block;
 	BlockNumber looked = block;
 	BufferAccessStrategy strategy;
 
 	if (refused != RBP_FOLLOW_READ)
-	{
-		piece->pages[refused] += rbp_hot_count(part, bitmap, piece->block);
-		return false;
-	}
+		return refused;
 	fork.end = (BlockNumber) Min(RelationGetNumberOfBlocksInFork(rel, forknum),
 								 (uint64) first + part->length * 8);
-	loading.at = &unused;
 	loading.deadline_ns = 1;	/* staging is not waited for */
 	loading.progress->relation = RelationGetRelid(rel);
 	loading.progress->fork = forknum;
@@ -679,14 +681,14 @@ rbp_prewarm_hot(Relation rel, const RbpHotPart *part, const uint8 *bitmap, RbpHo
 	for (; block < fork.end; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (piece->read >= piece->budget || rbp_now_ns() >= piece->deadline_ns ||
+		if (piece->read >= piece->budget || rbp_now_ns() >= deadline_ns ||
 			rbp_tier_staging_is_busy())
 			break;
 		if (block >= looked)
-			looked = look_for_hot(&fork, block, part, bitmap, piece);
+			looked = look_for_hot(&fork, block, piece);
 		if (!fork.missing[block % WINDOW_BLOCKS])
 			continue;
-		piece->block = block - first;	/* should it fail */
+		piece->at.block = block - first;	/* should it fail */
 		piece->read++;
 		if (bring_into_tier(&loading, &fork, block, strategy))
 		{
@@ -698,11 +700,81 @@ rbp_prewarm_hot(Relation rel, const RbpHotPart *part, const uint8 *bitmap, RbpHo
 			piece->pages[RBP_FOLLOW_ERROR]++;
 	}
 	FreeAccessStrategy(strategy);
-	piece->block = block - first;
-	if (block < fork.end)
-		return true;
-	piece->pages[RBP_FOLLOW_BEYOND] += rbp_hot_count(part, bitmap, piece->block);
-	return false;
+	piece->at.block = block - first;
+	piece->more = block < fork.end;
+	if (!piece->more)
+		piece->pages[RBP_FOLLOW_BEYOND] += rbp_hot_count(part, piece->bitmap, piece->at.block);
+	return RBP_FOLLOW_READ;
+}
+
+/* The piece, in a transaction */
+static RbpFollowPages
+load_relation(RbpLoadPiece *piece)
+{
+	Oid			relid = piece->at.relation;
+	RbpFollowPages result = RBP_FOLLOW_UNKNOWN;
+	Relation	rel = NULL;
+
+	if (!OidIsValid(relid))
+	{
+		relid = RelidByRelfilenumber(piece->file.spc, piece->file.rel);
+		if (RBP_INJECTION_POINT("slow-lookup"))
+			pg_usleep(2000000);
+	}
+	loading.at = &piece->at;
+	loading.deadline_ns = rbp_now_ns() + piece->time_ns;
+	if (OidIsValid(relid))
+	{
+		if (rbp_policy_trylock_database(MyDatabaseId, false) && ConditionalLockRelationOid(relid, AccessShareLock))
+			rel = try_relation_open(relid, NoLock);
+		else
+			result = RBP_FOLLOW_BUSY;
+	}
+	if (rel != NULL)
+	{
+		RbpRelFile	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
+
+		/* it may have got another file before it was locked */
+		if (file.rel == piece->file.rel && file.spc == piece->file.spc)
+			result = piece->part != NULL ? load_hot(rel, piece) : load_window(rel, piece);
+		relation_close(rel, AccessShareLock);
+	}
+	return result;
+}
+
+RbpFollowPages
+rbp_prewarm_piece(RbpLoadPiece *piece)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile RbpFollowPages result = RBP_FOLLOW_ERROR;
+	char		what[80];
+
+	piece->more = false;
+	snprintf(what, sizeof(what), "%s of relation file %u/%u/%u", piece->activity,
+			 piece->file.spc, piece->file.db, piece->file.rel);
+	PG_TRY();
+	{
+		rbp_policy_begin();
+		pgstat_report_activity(STATE_RUNNING, what);
+		result = load_relation(piece);
+		rbp_policy_commit();
+	}
+	PG_CATCH();
+	{
+		/* a conflict with recovery is no trouble */
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		if (geterrcode() != ERRCODE_T_R_SERIALIZATION_FAILURE)
+			EmitErrorReport();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		RESUME_INTERRUPTS();
+		result = RBP_FOLLOW_ERROR;
+	}
+	PG_END_TRY();
+	pgstat_report_activity(STATE_IDLE, NULL);
+	MemoryContextSwitchTo(context);
+	return result;
 }
 
 /*

@@ -21,21 +21,13 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
-#include "access/xact.h"
 #include "access/xlogrecovery.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "replication/walreceiver.h"
-#include "storage/ipc.h"
-#include "storage/lmgr.h"
 #include "storage/proc.h"
-#include "utils/backend_status.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/guc.h"
-#include "base/injection_point.h"
 #include "base/page_cache.h"
 #include "base/wait.h"
 #include "buffer/buffer.h"
@@ -44,10 +36,7 @@
 #include "policy/policy_internal.h"
 
 
-/* Warming ends a visit after this time, so that other databases get their turn */
-#define VISIT_NS		(10 * NANOS_PER_S)
-
-/* ... and after this time, if it has to give way */
+/* Warming ends a visit after this time, if it has to give way */
 #define PATIENCE_NS		NANOS_PER_S
 
 /* A relation stays locked no longer than 200 ms, a page that takes long to read included */
@@ -161,7 +150,7 @@ wait_turn(RbpPolicyVisit *visit)
 			return 0;
 		if (now >= end_ns)
 		{
-			visit->warm.out_of_time = true;
+			visit->out_of_time = true;
 			return 0;
 		}
 		if (why == RBP_FOLLOW_GOES_ON)
@@ -176,7 +165,6 @@ wait_turn(RbpPolicyVisit *visit)
 			visit->more = true;
 			return 0;
 		}
-		pgstat_report_activity(STATE_IDLE, NULL);
 		rbp_wait_latch(RBP_WAIT_MAIN, (long) (Min(sleep_ns, 100 * NANOS_PER_MS) / NANOS_PER_MS) + 1);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -186,51 +174,9 @@ wait_turn(RbpPolicyVisit *visit)
  * ---- parts ----------------------------------------------------------------------
  */
 
-/* Read a piece of the part.  Returns whether there is more to read. */
-static bool
-warm_piece(const RbpHotPart *part, const uint8 *bitmap, RbpHotPiece *piece)
-{
-	RbpFollowPages refused = RBP_FOLLOW_UNKNOWN;
-	Relation	rel = NULL;
-	bool		more = false;
-	char		what[80];
-	Oid			relid;
-
-	rbp_policy_begin();
-	snprintf(what, sizeof(what), "reading hot pages of relation file %u/%u/%u", part->spc, part->db, part->rel);
-	pgstat_report_activity(STATE_RUNNING, what);
-	relid = RelidByRelfilenumber(part->spc, part->rel);
-	if (RBP_INJECTION_POINT("slow-lookup"))
-		pg_usleep(2000000);
-	piece->deadline_ns = rbp_now_ns() + LOCK_NS;
-	if (OidIsValid(relid))
-	{
-		if (rbp_policy_trylock_database(MyDatabaseId, false) && ConditionalLockRelationOid(relid, AccessShareLock))
-			rel = try_relation_open(relid, NoLock);
-		else
-			refused = RBP_FOLLOW_BUSY;
-	}
-	if (rel != NULL)
-	{
-		RbpRelFile	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
-
-		/* it may have got another file before it was locked */
-		if (file.rel == part->rel && file.spc == part->spc)
-		{
-			more = rbp_prewarm_hot(rel, part, bitmap, piece);
-			refused = RBP_FOLLOW_READ;
-		}
-		relation_close(rel, AccessShareLock);
-	}
-	rbp_policy_commit();
-	if (refused != RBP_FOLLOW_READ)
-		piece->pages[refused] += rbp_hot_count(part, bitmap, piece->block);
-	return more;
-}
-
 /* Count what became of a piece, and pay for it. */
 static void
-account(const RbpHotPart *part, const RbpHotPiece *piece)
+account(const RbpHotPart *part, const RbpLoadPiece *piece)
 {
 	paid_ns += piece->read * page_ns();
 	pages_read += piece->read;
@@ -271,38 +217,26 @@ count_present(const RbpHotPart *part, const uint8 *bitmap)
 static bool
 warm_part(const RbpHotPart *part, const uint8 *bitmap, RbpPolicyVisit *visit, bool *failed)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool more = true;
+	bool		more = true;
 
 	while (more)
 	{
-		RbpHotPiece piece = {.block = visit->warm.block};
+		RbpLoadPiece piece = {
+			.activity = "reading hot pages",.time_ns = LOCK_NS,.part = part,.bitmap = bitmap,
+			.file = {.spc = part->spc,.db = part->db,.rel = part->rel},
+			.at.block = visit->warm.block,.budget = wait_turn(visit)
+		};
+		RbpFollowPages result;
 
-		piece.budget = wait_turn(visit);
 		if (piece.budget == 0)
 			return false;
-		PG_TRY();
-		{
-			more = warm_piece(part, bitmap, &piece);
-		}
-		PG_CATCH();
-		{
-			/* a conflict with recovery is no trouble */
-			MemoryContextSwitchTo(context);
-			HOLD_INTERRUPTS();
-			if (geterrcode() != ERRCODE_T_R_SERIALIZATION_FAILURE)
-				EmitErrorReport();
-			FlushErrorState();
-			AbortCurrentTransaction();
-			RESUME_INTERRUPTS();
-			piece.pages[RBP_FOLLOW_ERROR] += rbp_hot_count(part, bitmap, piece.block);
-			*failed = true;
-			more = false;
-		}
-		PG_END_TRY();
-		MemoryContextSwitchTo(context);
+		result = rbp_prewarm_piece(&piece);
+		if (result != RBP_FOLLOW_READ)
+			piece.pages[result] += rbp_hot_count(part, bitmap, piece.at.block);
+		*failed = result == RBP_FOLLOW_ERROR;
 		account(part, &piece);
-		visit->warm.block = piece.block;
+		visit->warm.block = piece.at.block;
+		more = piece.more;
 	}
 	return true;
 }
@@ -355,7 +289,7 @@ rbp_policy_warm(RbpPolicyVisit *visit)
 	};
 	if (round == 0 || visit->warm.done)
 		return;
-	end_ns = rbp_now_ns() + VISIT_NS;
+	end_ns = rbp_now_ns() + RBP_VISIT_NS;
 	paid_ns = rbp_now_ns();
 	reader = palloc(sizeof(*reader));
 	if (why_wait() == RBP_FOLLOW_NO_TIER || !rbp_hot_open(reader, RBP_FOLLOW_FILE))
@@ -364,14 +298,6 @@ rbp_policy_warm(RbpPolicyVisit *visit)
 		visit->more = true;
 		return;
 	}
-	rbp_policy_use_tier("on");
-	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
-	{
-		rbp_prewarm_load_begin();
-		warm_parts(reader, visit);
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
-	rbp_prewarm_load_end(0, (Datum) 0);
-	rbp_policy_use_tier("off");
+	warm_parts(reader, visit);
 	rbp_hot_close(reader);
 }

@@ -16,11 +16,8 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
-#include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -30,18 +27,11 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#include "base/compat.h"
 #include "base/relfile.h"
 #include "base/workers.h"
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy_internal.h"
-
-/*
- * Loading ends a visit after this time, so that other databases get their
- * turn
- */
-#define VISIT_NS		INT64CONST(10000000000)
 
 /* A piece of loading ends after this time, if donors are slow */
 #define PIECE_NS		INT64CONST(1000000000)
@@ -136,85 +126,47 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
  * ---- loading ------------------------------------------------------------------------
  */
 
-/* Load one piece of the relation.  Returns whether there is more to load. */
-static bool
-load_piece(const RbpPolicyRelation *r, RbpLoadPosition *at, RbpPolicyVisit *visit)
-{
-	bool		more = false;
-	Relation	rel;
-
-	rbp_policy_begin();
-	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
-	if (!rbp_policy_trylock_database(MyDatabaseId, false) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
-	{
-		visit->more = true;
-		rbp_policy_commit();
-		return false;
-	}
-	rel = try_relation_open(r->relid, NoLock);
-	if (rel != NULL)
-	{
-		RbpRelFile	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
-
-		/* the relation has new files by now: the next visit will see them */
-		if (file.rel != r->file.rel || file.spc != r->file.spc)
-			visit->more = true;
-		else
-			more = rbp_prewarm_load(rel, at, rbp_now_ns() + PIECE_NS);
-		relation_close(rel, AccessShareLock);
-	}
-	rbp_policy_commit();
-	pgstat_report_activity(STATE_IDLE, NULL);
-	return more;
-}
-
 /*
  * Load the missing pages of the relation, from the position on, and count the
  * new ones.  Returns false if the visit ends here.
  */
 static bool
-load_relation(const RbpPolicyRelation *r, const List *relations, RbpLoadPosition *at,
+load_relation(const RbpPolicyRelation *r, const List *relations, RbpLoadPosition at,
 			  int64 end_ns, RbpPolicyVisit *visit)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool more = true;
-	volatile int errors = 0;
+	RbpLoadPiece piece = {
+		.activity = "loading pages to keep",.file = r->file,.time_ns = PIECE_NS,.at = at,.more = true
+	};
+	int			errors = 0;
 
 	if (rbp_residency_policy(&r->file).kept >= rbp_policy_file_blocks(&r->file))
 		return true;
-	while (more)
+	while (piece.more)
 	{
 		char		why[256];
+		RbpFollowPages result;
 
 		if (rbp_residency_keep_room() <= 0 || rbp_policy_kept_reach_limit(relations) ||
 			rbp_tier_unusable_reason(why, sizeof(why)))
 			return false;
 		if (rbp_now_ns() >= end_ns)
 		{
-			visit->more = true;
-			visit->resume = *at;
+			visit->out_of_time = true;
+			visit->resume = piece.at;
 			return false;
 		}
-		PG_TRY();
-		{
-			more = load_piece(r, at, visit);
-		}
-		PG_CATCH();
+		result = rbp_prewarm_piece(&piece);
+		if (result == RBP_FOLLOW_ERROR)
 		{
 			/* for example, a page cannot be read: try others */
-			MemoryContextSwitchTo(context);
-			HOLD_INTERRUPTS();
-			EmitErrorReport();
-			FlushErrorState();
-			AbortCurrentTransaction();
-			RESUME_INTERRUPTS();
-			at->block++;
-			more = ++errors < MAX_ERRORS && at->block < rbp_policy_file_blocks(&r->file);
+			piece.at.block++;
+			piece.more = ++errors < MAX_ERRORS && piece.at.block < rbp_policy_file_blocks(&r->file);
 		}
-		PG_END_TRY();
-		MemoryContextSwitchTo(context);
+		else if (result != RBP_FOLLOW_READ)
+			visit->more = true; /* it is locked, or has new files, which the
+								 * next visit will see */
 	}
-	rbp_residency_set_new(&r->file, at->new_pages);
+	rbp_residency_set_new(&r->file, piece.at.new_pages);
 	return true;
 }
 
@@ -226,43 +178,48 @@ static void
 load(const List *relations, RbpPolicyVisit *visit)
 {
 	RbpLoadPosition at = visit->resume;
-	int64		end_ns = rbp_now_ns() + VISIT_NS;
+	int64		end_ns = rbp_now_ns() + RBP_VISIT_NS;
 	bool		found_start = !OidIsValid(at.relation);
 	const ListCell *cell;
-	char		why[256];
 
 	visit->resume.relation = InvalidOid;
-	if (rbp_tier_unusable_reason(why, sizeof(why)))
-		return;
-	rbp_policy_use_tier("on");
-	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
+	foreach(cell, relations)
 	{
-		rbp_prewarm_load_begin();
-		foreach(cell, relations)
-		{
-			const RbpPolicyRelation *r = lfirst(cell);
+		const RbpPolicyRelation *r = lfirst(cell);
 
-			if (r->relid != at.relation)
+		if (r->relid != at.relation)
+		{
+			if (!found_start)
+				continue;
+			at = (RbpLoadPosition)
 			{
-				if (!found_start)
-					continue;
-				at = (RbpLoadPosition)
-				{
-					.relation = r->relid
-				};
-			}
-			found_start = true;
-			if (r->policy == RBP_POLICY_KEEP &&
-				!load_relation(r, relations, &at, end_ns, visit))
-				break;
+				.relation = r->relid
+			};
 		}
+		found_start = true;
+		if (r->policy == RBP_POLICY_KEEP &&
+			!load_relation(r, relations, at, end_ns, visit))
+			break;
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
-	rbp_prewarm_load_end(0, (Datum) 0);
-	rbp_policy_use_tier("off");
 	/* the relation to continue with does not exist any more */
 	if (!found_start)
 		visit->more = true;
+}
+
+/* Bring pages into the tier, for which alone the worker uses it. */
+static void
+bring_pages(const List *relations, RbpPolicyVisit *visit)
+{
+	SetConfigOption("remote_bp.use_tier", "on", PGC_SUSET, PGC_S_OVERRIDE);
+	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
+	{
+		rbp_prewarm_load_begin();
+		load(relations, visit);
+		rbp_policy_warm(visit);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
+	rbp_prewarm_load_end(0, (Datum) 0);
+	SetConfigOption("remote_bp.use_tier", "off", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /*
@@ -397,8 +354,7 @@ rbp_policy_worker_main(Datum arg)
 	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "remote_bp policies",
 												ALLOCSET_DEFAULT_SIZES));
 	visit = *result;
-	visit.more = false;
-	visit.warm.out_of_time = false;
+	visit.more = visit.out_of_time = false;
 	visit.table_known = read_all(&server, &list);
 	if (visit.table_known)
 	{
@@ -407,9 +363,8 @@ rbp_policy_worker_main(Datum arg)
 		set_policies(list.relations, server.dropped, &visit);
 		if (visit.has_policies)
 			rbp_residency_sweep();
-		load(list.relations, &visit);
+		bring_pages(list.relations, &visit);
 		count_pages(list.relations, &visit);
-		rbp_policy_warm(&visit);
 	}
 	visit.database = MyDatabaseId;
 	*result = visit;
