@@ -312,7 +312,7 @@ rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
 	read->cache = cache;
 	read->offset = offset;
 	read->timed = at == BLCKSZ && !read->pages[0].cached &&
-		!(rbp_tier_attached() && rbp_tier_has_block(file, block - 1));
+		!(rbp_tier_attached() && rbp_tier_has_block(file, block - 1, false));
 	read->start = rbp_now_ns();
 }
 

@@ -9,6 +9,7 @@
 #ifndef RBP_RELFILE_H
 #define RBP_RELFILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A segment file of a relation fork. */
@@ -36,6 +37,7 @@ typedef struct RbpFilePolicy
 	uint32_t	new_pages;		/* pages of zeros, which cannot be kept (rule
 								 * 9 of coherence), found by a walk through
 								 * the file */
+	bool		fits;			/* it has a place for a policy, or may get one */
 } RbpFilePolicy;
 
 #endif							/* RBP_RELFILE_H */

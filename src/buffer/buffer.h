@@ -120,9 +120,9 @@ extern bool rbp_tier_wants(const RbpRelFile *file);
 
 /*
  * Is the block in the tier?  It need not be readable at the moment, nor need there be such a
- * file.
+ * file.  touch: if so, it counts as read once more.
  */
-extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
+extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block, bool touch);
 
 /*
  * Like rbp_tier_has_block(); moreover, if the relation's policy is keep and
@@ -130,14 +130,8 @@ extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
  */
 extern bool rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block);
 
-/* Is there room for the block in the tier without evicting another page? */
-extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
-
-/* If not, would it evict a page that was never read? */
-extern bool rbp_tier_has_unread(const RbpRelFile *file, BlockNumber block);
-
-/* The block, which is in the tier, counts as read once more. */
-extern void rbp_tier_touch_block(const RbpRelFile *file, BlockNumber block);
+/* What would the block take the slot of? */
+extern RbpRoom rbp_tier_room(const RbpRelFile *file, BlockNumber block);
 
 /*
  * Result of staging a page.  From RBP_STAGE_REFUSED on, the time that it took
@@ -263,7 +257,6 @@ extern void rbp_residency_changed(Oid database);
 
 /* Policies of a relation's files; see rbp_directory_file_policy(). */
 extern RbpFilePolicy rbp_residency_policy(const RbpRelFile *file);
-extern bool rbp_residency_policy_fits(const RbpRelFile *file);
 
 /*
  * Set the policy for pages that enter the tier from now on.  Returns false if
@@ -277,7 +270,10 @@ extern bool rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy);
  */
 extern bool rbp_residency_next_policy(uint32 *at, RbpRelFile *file);
 
-/* Apply the policies to the pages that are in the tier already.  A walk. */
+/*
+ * Apply the policies to the pages that are in the tier already, and drop those of
+ * excluded tablespaces, except those to be kept.  A walk.
+ */
 extern void rbp_residency_apply_policies(void);
 
 /* Set the number of the file's new pages, which only the policy worker knows. */
@@ -299,9 +295,6 @@ extern bool rbp_residency_excludes(uint16 space);
  * have to be dropped.
  */
 extern bool rbp_residency_set_excluded(const Oid *tablespaces, int n);
-
-/* Drop the pages of excluded tablespaces, except those to be kept.  A walk. */
-extern void rbp_residency_drop_excluded(void);
 
 /* Pages of a database */
 typedef struct RbpDatabaseUse

@@ -24,7 +24,7 @@
  *   - rbp_directory_invalidate() is called before P is written, bumps P's
  *     write stamp and drops P's entry, both under the partition lock;
  *   - before a relation fork is truncated, unlinked or replaced,
- *     rbp_directory_remove() is called for each block that it loses, or
+ *     the same is done for each block that it loses, or
  *     rbp_directory_bump_generation() for the fork, which kills older entries
  *     by their generation;
  *   - insertions pass the stamp and generation at which (P, h) was seen on
@@ -84,28 +84,18 @@ extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots,
 								 uint32_t buffers);
 
 /*
- * Initialize in mem, which is 64-byte aligned and all zeros; all empty.  Writes
+ * Open it in mem, which is 64-byte aligned and all zeros; all empty.  Writes
  * only a part of fixed size, however many extents there are, which are numbered
  * from 0.
- */
-extern RbpDirectory *rbp_directory_init(void *mem, const RbpExtents *extents,
-										uint32_t staging_slots, uint32_t buffers,
-										int tranche);
-
-/*
- * In mem, which is aligned likewise, a crash has left a directory of the same sizes,
- * and in extents, which are open again, their states (rbp_extents_reopen()): open it
- * again.  Entries of remote slots stay, beside generations, stamps, ghosts and spaces'
- * databases.  Staged entries, policies and limits are forgotten; none is kept.
- * Writes only a part of fixed size: a partition is built, that is, all else made of its
+ *
+ * found: in mem a crash has left a directory of the same sizes, and in extents,
+ * which are open again, their states (rbp_extents_reopen()).  Entries of remote slots stay,
+ * beside generations, stamps, ghosts and spaces' databases.  Staged entries, policies and
+ * limits are forgotten; none is kept.  A partition is built, that is, all else made of its
  * entries, when it is locked first.  Until all are, sums over them are too low.
  */
-extern RbpDirectory *rbp_directory_reopen(void *mem, const RbpExtents *extents,
-										  uint32_t staging_slots, uint32_t buffers,
-										  int tranche);
-
-/* Build the partition, unless it is built. */
-extern void rbp_directory_build(RbpDirectory *dir, int partition);
+extern RbpDirectory *rbp_directory_open(void *mem, bool found, const RbpExtents *extents,
+										uint32_t staging_slots, uint32_t buffers, int tranche);
 
 /*
  * For an image of the directory, which nobody else uses meanwhile.  Neither takes a
@@ -137,15 +127,9 @@ extern uint32_t rbp_directory_stored_slot(int partition, const void *stored, siz
 typedef void *(*RbpPagesLoad) (int partition, size_t *bytes);
 extern void rbp_directory_load_by(RbpDirectory *dir, RbpPagesLoad load);
 
-extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
-
 /*
  * ---- versions -------------------------------------------------------
  */
-
-/* The relation fork's generation now; acquire semantics. No lock. */
-extern uint32_t rbp_directory_generation(RbpDirectory *dir, uint32_t rel,
-										 uint16_t space, uint8_t fork);
 
 /*
  * Set the page's write stamp, and the fork's generation, in *version; acquire
@@ -204,17 +188,12 @@ extern bool rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
  */
 
 /*
- * Before P is written: bump its stamp and drop its entry, staged or remote.
- * Exclusive lock.  Returns what was dropped.
+ * Before P is written; or before and after its file is truncated, unlinked or changed
+ * otherwise, after which P is not expected to come back: bump its stamp and drop its
+ * entry, staged or remote.  Exclusive lock.  Returns what was dropped.
  */
-extern RbpWhere rbp_directory_invalidate(RbpDirectory *dir,
-										 const RbpPageId *page);
-
-/*
- * The same, before and after P's file is truncated, unlinked or changed
- * otherwise, after which P is not expected to come back.
- */
-extern RbpWhere rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page);
+extern RbpWhere rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page,
+										 bool written);
 
 /*
  * ---- capture and push ---------------------------------------------------
@@ -354,8 +333,6 @@ extern RbpPolicy rbp_directory_policy(const RbpDirectory *dir, uint32_t rel,
  */
 extern bool rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel,
 									 uint16_t space, RbpPolicy policy);
-extern bool rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel,
-									  uint16_t space);
 
 /*
  * Apply the policies to the pages that the partition has already.  Visits
@@ -394,8 +371,7 @@ extern void rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages);
  * 0.  Returns false after the last file.
  */
 extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
-									  uint32_t *rel, uint16_t *space,
-									  RbpPolicy *policy);
+									  uint32_t *rel, uint16_t *space);
 
 /*
  * Pages of spaces are counted by database, whose number is that of a space, too.  It
@@ -429,18 +405,11 @@ extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint16_t da
  */
 
 /*
- * Free the dead entries (of older generations) of one partition.  Returns how
- * many.  Costs nothing if no generation was bumped since the last sweep of
- * the partition.
+ * One step of a sweep, which frees the dead entries (of older generations) of one
+ * partition: visits the slots of at most RBP_CHUNK extents while holding the lock once,
+ * and adds the number of entries freed to *freed.  Returns false if the partition is
+ * done.  Costs nothing if no generation was bumped since the last sweep of it.
  */
-extern uint32_t rbp_directory_sweep(RbpDirectory *dir, int partition);
-
-/*
- * One step of a sweep: visits the slots of at most RBP_SWEEP_STEP extents
- * while holding the lock once, and adds the number of entries freed to
- * *freed.  Returns false if the partition is done.
- */
-#define RBP_SWEEP_STEP			1024
 extern bool rbp_directory_sweep_step(RbpDirectory *dir, int partition,
 									 uint32_t *freed);
 
@@ -465,11 +434,8 @@ extern bool rbp_directory_is_hot(RbpDirectory *dir, const RbpLookup *at);
  */
 extern void rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages);
 
-/* Is there a slot for the page without evicting another one? */
-extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
-
-/* If not, would it evict one that was never read? */
-extern bool rbp_directory_has_unread(RbpDirectory *dir, const RbpPageId *page);
+/* What would the page take the slot of, if it entered the directory now? */
+extern RbpRoom rbp_directory_room(RbpDirectory *dir, const RbpPageId *page);
 
 /*
  * Is the directory full, so that more pages would evict others?  It counts as

@@ -104,12 +104,6 @@
 #include "buffer/directory_entry.h"
 #include "buffer/s3fifo.h"
 
-uint32_t
-rbp_directory_max_slots(const RbpDirectory *dir)
-{
-	return dir->max_slots;
-}
-
 static inline uint32_t *
 page_stamp(const RbpDirectory *dir, uint64_t hash)
 {
@@ -121,13 +115,6 @@ page_stamp(const RbpDirectory *dir, uint64_t hash)
 /*
  * ---- versions -----------------------------------------------------------
  */
-
-uint32_t
-rbp_directory_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
-						 uint8_t fork)
-{
-	return rbp_generation_now(dir, rel, space, fork);
-}
 
 void
 rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page, RbpVersion *version)
@@ -268,12 +255,9 @@ rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
  * ---- writes ---------------------------------------------------------------
  */
 
-/*
- * Bump the page's stamp and drop its entry.  A page that is written will be
- * captured again, so a ghost remembers it.
- */
-static RbpWhere
-invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
+/* A page that is written will be captured again, so a ghost remembers it. */
+RbpWhere
+rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
 {
 	uint64_t	hash = rbp_page_hash(page);
 	uint32_t	part = rbp_hash_partition(hash);
@@ -281,6 +265,8 @@ invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
 	RbpWhere	dropped = RBP_ABSENT;
 	uint32_t	index;
 
+	if (RBP_INJECTION_POINT(written ? "no-invalidate" : "no-removal"))
+		return RBP_ABSENT;
 	rbp_partition_lock(dir, p, true);
 	__atomic_fetch_add(page_stamp(dir, hash), 1, __ATOMIC_SEQ_CST);
 	index = rbp_entry_find(dir, hash, page);
@@ -296,22 +282,6 @@ invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
 	}
 	rbp_lock_release(&p->lock);
 	return dropped;
-}
-
-RbpWhere
-rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
-{
-	if (RBP_INJECTION_POINT("no-invalidate"))
-		return RBP_ABSENT;
-	return invalidate(dir, page, true);
-}
-
-RbpWhere
-rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page)
-{
-	if (RBP_INJECTION_POINT("no-removal"))
-		return RBP_ABSENT;
-	return invalidate(dir, page, false);
 }
 
 /*

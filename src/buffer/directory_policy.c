@@ -128,17 +128,8 @@ rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
 }
 
 bool
-rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel, uint16_t space)
-{
-	uint64_t	word;
-
-	return find_policy(dir, rel, space, &word) != RBP_NO_PLACE ||
-		empty_place(dir, rel, space) != RBP_NO_PLACE;
-}
-
-bool
 rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at, uint32_t *rel,
-						  uint16_t *space, RbpPolicy *policy)
+						  uint16_t *space)
 {
 	while (*at < RBP_POLICY_PLACES)
 	{
@@ -148,7 +139,6 @@ rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at, uint32_t *rel,
 			continue;
 		*rel = (uint32_t) (word >> 32);
 		*space = (uint16_t) (word >> 16);
-		*policy = word_policy(word);
 		return true;
 	}
 	return false;
@@ -218,10 +208,11 @@ rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p)
 RbpFilePolicy
 rbp_directory_file_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 {
-	RbpFilePolicy result = {RBP_POLICY_DEFAULT, 0, 0};
+	RbpFilePolicy result = {RBP_POLICY_DEFAULT};
 	uint64_t	word;
 	uint32_t	place = find_policy(dir, rel, space, &word);
 
+	result.fits = place != RBP_NO_PLACE || empty_place(dir, rel, space) != RBP_NO_PLACE;
 	if (place != RBP_NO_PLACE)
 	{
 		result.policy = word_policy(word);

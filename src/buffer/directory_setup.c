@@ -73,12 +73,31 @@ rbp_directory_size(uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
 }
 
 /*
- * Fill in the constant part, and all of the partitions but their ghosts' clocks.  built:
- * their chains and lists are as the entries, which are all zeros, say.
+ * What a crash has left is forgotten but for entries of remote slots, generations, stamps,
+ * ghosts and spaces' databases.
  */
-static RbpDirectory *
-set_up(void *mem, const RbpExtents *extents, uint32_t staging_slots, uint32_t buffers,
-	   int tranche, bool built)
+static void
+forget(RbpDirectory *dir)
+{
+	dir->opened++;
+	dir->has_image = false;
+	dir->npolicies = 0;
+	dir->keep_max = 0;
+	dir->kept = 0;
+	memset(dir->policies, 0, sizeof(dir->policies));
+	memset(dir->limits, 0, sizeof(dir->limits));
+	/* one that is out of range would lead out of the counts of pages */
+	for (int i = 0; i < RBP_MAX_SPACES; i++)
+		if (dir->databases[i] > RBP_MAX_SPACES)
+			dir->databases[i] = 0;
+	memset(rbp_entry(dir, dir->max_slots), 0, dir->staging_slots * sizeof(RbpEntry));
+	/* the accounts, and databases' counts of pages */
+	memset((char *) dir + dir->accounts, 0, dir->bytes - dir->accounts);
+}
+
+RbpDirectory *
+rbp_directory_open(void *mem, bool found, const RbpExtents *extents, uint32_t staging_slots,
+				   uint32_t buffers, int tranche)
 {
 	RbpDirectory *dir = mem;
 
@@ -95,46 +114,23 @@ set_up(void *mem, const RbpExtents *extents, uint32_t staging_slots, uint32_t bu
 		memset(p, 0, sizeof(*p));
 		p->ghost_clock = ghost_clock;
 		rbp_lock_init(&p->lock, tranche);
-		p->built = built;
+
+		/*
+		 * if not, chains and lists are as the entries, which are all zeros,
+		 * say
+		 */
+		p->built = !found;
 		for (int j = 0; j < RBP_NUM_LISTS; j++)
 			p->lists[j].head = p->lists[j].tail = RBP_NIL;
 	}
+	if (found)
+		forget(dir);
 	return dir;
-}
-
-RbpDirectory *
-rbp_directory_init(void *mem, const RbpExtents *extents, uint32_t staging_slots,
-				   uint32_t buffers, int tranche)
-{
-	return set_up(mem, extents, staging_slots, buffers, tranche, true);
 }
 
 /*
  * ---- after a crash --------------------------------------------------------------
  */
-
-RbpDirectory *
-rbp_directory_reopen(void *mem, const RbpExtents *extents, uint32_t staging_slots,
-					 uint32_t buffers, int tranche)
-{
-	RbpDirectory *dir = set_up(mem, extents, staging_slots, buffers, tranche, false);
-
-	dir->opened++;
-	dir->has_image = false;
-	dir->npolicies = 0;
-	dir->keep_max = 0;
-	dir->kept = 0;
-	memset(dir->policies, 0, sizeof(dir->policies));
-	memset(dir->limits, 0, sizeof(dir->limits));
-	/* one that is out of range would lead out of the counts of pages */
-	for (int i = 0; i < RBP_MAX_SPACES; i++)
-		if (dir->databases[i] > RBP_MAX_SPACES)
-			dir->databases[i] = 0;
-	memset(rbp_entry(dir, dir->max_slots), 0, staging_slots * sizeof(RbpEntry));
-	/* the accounts, and databases' counts of pages */
-	memset((char *) dir + dir->accounts, 0, dir->bytes - dir->accounts);
-	return dir;
-}
 
 /*
  * Is this the entry of a page, which is the partition's, and equals the disk?  What
@@ -266,15 +262,6 @@ rbp_partition_lock(RbpDirectory *dir, RbpPartition *p, bool exclusive)
 		rbp_lock_release(&p->lock);
 		rbp_lock_shared(&p->lock);
 	}
-}
-
-void
-rbp_directory_build(RbpDirectory *dir, int partition)
-{
-	RbpPartition *p = &dir->partitions[partition];
-
-	rbp_partition_lock(dir, p, false);
-	rbp_lock_release(&p->lock);
 }
 
 /*

@@ -19,46 +19,42 @@
 typedef bool (*EntryVisit) (RbpDirectory *dir, uint32_t part, uint32_t index,
 							void *arg);
 
-/* Visit the pages in the partition's slots of these extents; returns how many were dropped.  Locked. */
-static uint32_t
-visit_slots(RbpDirectory *dir, uint32_t part, uint32_t extent, uint32_t end,
-			EntryVisit fn, void *arg)
+/* Returns whether the page was dropped.  Locked. */
+static bool
+visit_entry(RbpDirectory *dir, uint32_t part, uint32_t index, EntryVisit fn, void *arg)
 {
-	uint32_t	dropped = 0;
+	bool		drop = fn(dir, part, index, arg);
 
-	for (; extent < end; extent++)
-	{
-		uint32_t	index = part * dir->nlocal + extent;
-		RbpEntry   *e = rbp_entry(dir, index);
-
-		if (rbp_extent_touched(dir, extent) && rbp_entry_queued(e) &&
-			fn(dir, part, index, arg))
-		{
-			rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
-			dropped++;
-		}
-	}
-	return dropped;
+	if (drop)
+		rbp_entry_drop(dir, part, index, rbp_entry_page_hash(rbp_entry(dir, index)));
+	return drop;
 }
 
-/* Likewise the partition's staged pages, which are few. */
+/*
+ * Visit the pages in the partition's slots of the next extents, from *at on, which is
+ * advanced; after the last one those that are staged, which are few.  Returns how many were
+ * dropped.  Locked.
+ */
 static uint32_t
-visit_staged(RbpDirectory *dir, uint32_t part, EntryVisit fn, void *arg)
+visit_chunk(RbpDirectory *dir, uint32_t part, uint32_t *at, EntryVisit fn, void *arg)
 {
+	uint32_t	end = dir->nlocal - *at > RBP_CHUNK ? *at + RBP_CHUNK : dir->nlocal;
+	uint32_t	staged = dir->partitions[part].lists[RBP_SLOT_STAGED].head;
 	uint32_t	dropped = 0;
-	uint32_t	next;
 
-	for (uint32_t index = dir->partitions[part].lists[RBP_SLOT_STAGED].head;
-		 index != RBP_NIL; index = next)
+	for (; *at < end; (*at)++)
 	{
-		RbpEntry   *e = rbp_entry(dir, index);
+		uint32_t	index = part * dir->nlocal + *at;
 
-		next = e->next;
-		if (fn(dir, part, index, arg))
-		{
-			rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
-			dropped++;
-		}
+		if (rbp_extent_touched(dir, *at) && rbp_entry_queued(rbp_entry(dir, index)))
+			dropped += visit_entry(dir, part, index, fn, arg);
+	}
+	while (end == dir->nlocal && staged != RBP_NIL)
+	{
+		uint32_t	next = rbp_entry(dir, staged)->next;
+
+		dropped += visit_entry(dir, part, staged, fn, arg);
+		staged = next;
 	}
 	return dropped;
 }
@@ -77,44 +73,26 @@ is_dead(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 bool
 rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
 {
-	uint32_t	part = (uint32_t) partition;
-	RbpPartition *p = &dir->partitions[part];
+	RbpPartition *p = &dir->partitions[partition];
 	uint64_t	bumps = rbp_directory_bumps(dir);
-	uint32_t	end;
-	bool		done;
+	bool		more;
 
 	rbp_partition_lock(dir, p, true);
-	if (p->swept == bumps)
+	more = p->swept != bumps;
+	if (more)
 	{
-		rbp_lock_release(&p->lock);
-		return false;
-	}
-	if (p->sweep_at == 0)
-		p->sweep_bumps = bumps;
-	end = dir->nlocal - p->sweep_at > RBP_SWEEP_STEP ?
-		p->sweep_at + RBP_SWEEP_STEP : dir->nlocal;
-	*freed += visit_slots(dir, part, p->sweep_at, end, is_dead, NULL);
-	p->sweep_at = end;
-
-	done = end == dir->nlocal;
-	if (done)
-	{
-		*freed += visit_staged(dir, part, is_dead, NULL);
-		p->swept = p->sweep_bumps;
-		p->sweep_at = 0;
+		if (p->sweep_at == 0)
+			p->sweep_bumps = bumps;
+		*freed += visit_chunk(dir, (uint32_t) partition, &p->sweep_at, is_dead, NULL);
+		more = p->sweep_at < dir->nlocal;
+		if (!more)
+		{
+			p->swept = p->sweep_bumps;
+			p->sweep_at = 0;
+		}
 	}
 	rbp_lock_release(&p->lock);
-	return !done;
-}
-
-uint32_t
-rbp_directory_sweep(RbpDirectory *dir, int partition)
-{
-	uint32_t	freed = 0;
-
-	while (rbp_directory_sweep_step(dir, partition, &freed))
-		 /* go on */ ;
-	return freed;
+	return more;
 }
 
 /*
@@ -128,21 +106,15 @@ for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 			   EntryVisit fn, void *arg)
 {
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	start = 0;
+	uint32_t	at = 0;
 	uint64_t	dropped = 0;
 
 	do
 	{
-		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
-		start + RBP_CHUNK : dir->nlocal;
-
 		rbp_partition_lock(dir, p, exclusive);
-		dropped += visit_slots(dir, part, start, end, fn, arg);
-		if (end == dir->nlocal)
-			dropped += visit_staged(dir, part, fn, arg);
+		dropped += visit_chunk(dir, part, &at, fn, arg);
 		rbp_lock_release(&p->lock);
-		start = end;
-	} while (start < dir->nlocal);
+	} while (at < dir->nlocal);
 	return dropped;
 }
 
@@ -232,11 +204,17 @@ rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages)
 	}
 }
 
-/* Slots of the partition that a page could still take without another's. */
+/*
+ * Slots of the partition that a page could still take without another's.  *unread: would S3-FIFO
+ * evict a page for it that was never read?  It evicts the oldest one of the small queue when that
+ * is longer than it should be.  If it is just as long, one page of the main queue goes
+ * before that.
+ */
 static uint32_t
-partition_room(RbpDirectory *dir, uint32_t part)
+partition_room(RbpDirectory *dir, uint32_t part, bool *unread)
 {
 	RbpPartition *p = &dir->partitions[part];
+	const RbpList *small = &p->lists[RBP_SLOT_SMALL];
 	uint32_t	room;
 	uint32_t	staged;
 
@@ -244,41 +222,29 @@ partition_room(RbpDirectory *dir, uint32_t part)
 	room = free_slots(dir, p);
 	/* those that are staged will want one each */
 	staged = p->lists[RBP_SLOT_STAGED].count;
+	*unread = small->tail != RBP_NIL && rbp_entry_freq(rbp_entry(dir, small->tail)) == 0 &&
+		small->count >= rbp_s3fifo_small_room(rbp_partition_slots(dir));
 	rbp_lock_release(&p->lock);
 	return room > staged ? room - staged : 0;
 }
 
-bool
-rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page)
+RbpRoom
+rbp_directory_room(RbpDirectory *dir, const RbpPageId *page)
 {
-	return partition_room(dir, rbp_hash_partition(rbp_page_hash(page))) > 0;
-}
-
-/*
- * S3-FIFO evicts the oldest page of the small queue when that is longer than it should be.  If
- * it is just as long, one page of the main queue goes before that.
- */
-bool
-rbp_directory_has_unread(RbpDirectory *dir, const RbpPageId *page)
-{
-	RbpPartition *p = &dir->partitions[rbp_hash_partition(rbp_page_hash(page))];
-	const RbpList *small = &p->lists[RBP_SLOT_SMALL];
 	bool		unread;
+	uint32_t	room = partition_room(dir, rbp_hash_partition(rbp_page_hash(page)), &unread);
 
-	rbp_partition_lock(dir, p, false);
-	unread = small->tail != RBP_NIL && rbp_entry_freq(rbp_entry(dir, small->tail)) == 0 &&
-		small->count >= rbp_s3fifo_small_room(rbp_partition_slots(dir));
-	rbp_lock_release(&p->lock);
-	return unread;
+	return room > 0 ? RBP_ROOM_FREE : unread ? RBP_ROOM_UNREAD : RBP_ROOM_NONE;
 }
 
 bool
 rbp_directory_is_full(RbpDirectory *dir)
 {
 	uint64_t	room = 0;
+	bool		unread;
 
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		room += partition_room(dir, part);
+		room += partition_room(dir, part, &unread);
 	return room <= (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS / 64;
 }
 

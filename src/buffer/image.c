@@ -138,6 +138,8 @@ typedef struct FileTable
 	bool		full;
 } FileTable;
 
+static const char damaged[] = "it is damaged, or of another version";
+
 static Header header;			/* of the image that is being read */
 static bool pending = false;	/* its tables were read */
 
@@ -584,36 +586,33 @@ sync_data_directory(void)
 	return good;
 }
 
-/* Is that the header of an image that fits?  Otherwise *why says why not. */
-static bool
-check_header(const RbpPiece pieces[PIECES], const char **why)
+/* Why that is not the header of an image that fits; NULL: it is. */
+static const char *
+refuse_header(const RbpPiece pieces[PIECES])
 {
 	Header		ours;
 
 	begin_header(&ours, pieces);
-	*why = "it is damaged, or of another version";
 	if (header.format != ours.format ||
 		header.hash != rbp_hash_bytes(&header, offsetof(Header, hash)) ||
 		memcmp(header.version, ours.version, sizeof(ours.version)) != 0 ||
 		header.server != ours.server || header.page_bytes != ours.page_bytes ||
 		header.segment_pages != ours.segment_pages || header.nfiles > MAX_FILES ||
 		(header.seal_bytes != 0 && header.seal_bytes != RBP_SEALED_BYTES))
-		return false;
+		return damaged;
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		if (header.chunks[part].bytes > CHUNK_BYTES)
-			return false;
-	*why = "remote_bp.encrypt is off now";
+			return damaged;
 	if (header.seal_bytes != 0 && rbp_guc_encrypt == RBP_ENCRYPT_OFF)
-		return false;
-	*why = "remote_bp.buffer_tier_max_size is smaller, or very different";
+		return "remote_bp.encrypt is off now";
 	for (int i = 0; i < PIECES; i++)
 		if (i >= RBP_REMOTE_GROWS && i < RBP_REMOTE_PIECES ? header.pieces[i] > ours.pieces[i] :
 			header.pieces[i] != ours.pieces[i])
-			return false;
-	*why = "the data directory was used, copied or restored since";
+			return "remote_bp.buffer_tier_max_size is smaller, or very different";
 	return read_control(&ours.control, &ours.control_hash) &&
 		same_identity(&header.control, &ours.control) &&
-		header.control_hash == ours.control_hash && access("backup_label", F_OK) != 0;
+		header.control_hash == ours.control_hash && access("backup_label", F_OK) != 0 ?
+		NULL : "the data directory was used, copied or restored since";
 }
 
 /* Forks that have a file which has changed, or may have, lose their pages. */
@@ -652,9 +651,8 @@ read_tables(int fd)
 	int			changed;
 
 	list_pieces(pieces);
-	if (!transfer(fd, &header, sizeof(header), 0, false))
-		return "it is damaged, or of another version";
-	if (!check_header(pieces, &why))
+	why = transfer(fd, &header, sizeof(header), 0, false) ? refuse_header(pieces) : damaged;
+	if (why != NULL)
 		return why;
 	/* used once, whatever happens: before anybody can write */
 	if (rbp_libc.rename(IMAGE_FILE, USED_FILE) != 0 || !sync_data_directory())
@@ -662,14 +660,13 @@ read_tables(int fd)
 	bytes = tables_bytes(&header);
 	tables = malloc(bytes);
 	if (tables == NULL || !transfer(fd, tables, bytes, chunk_at(&header, RBP_PARTITIONS), false))
+		why = "it could not be read";
+	else if (rbp_hash_bytes(tables, bytes) != header.tables_hash)
+		why = damaged;
+	if (why != NULL)
 	{
 		free(tables);
-		return "it could not be read";
-	}
-	if (rbp_hash_bytes(tables, bytes) != header.tables_hash)
-	{
-		free(tables);
-		return "it is damaged, or of another version";
+		return why;
 	}
 	/* a piece may be longer here, and has zeros then */
 	at = tables;

@@ -55,6 +55,14 @@ typedef struct RbpTierPages
 	uint64_t	max;			/* slots of a tier of maximum size */
 } RbpTierPages;
 
+/* What a page that enters the tier takes the slot of */
+typedef enum RbpRoom
+{
+	RBP_ROOM_NONE,				/* of a page that was read, as far as known */
+	RBP_ROOM_UNREAD,			/* of one that was never read */
+	RBP_ROOM_FREE				/* none */
+} RbpRoom;
+
 static inline bool
 rbp_page_equal(const RbpPageId *a, const RbpPageId *b)
 {

@@ -183,23 +183,23 @@ push_batch(void)
 
 /*
  * Free entries that a truncation or drop has killed, if there was any since
- * the last round.  Each call makes one step.  Returns whether there is more
- * to do.
+ * the last round.  The first round also builds what was kept, as far as nobody has
+ * needed it yet.  Each call makes one step.  Returns whether there is more to do.
  */
 static bool
 sweep_some(void)
 {
-	static int	partition = RBP_PARTITIONS;
-	uint32		freed = 0;
+	static int	partition = 0;
+	static bool built = false;
 	static uint64 swept_bumps = 0;
 	static int64 next_round = 0;
-	int64		now;
+	uint32		freed = 0;
 
 	if (partition == RBP_PARTITIONS)
 	{
 		uint64		bumps = rbp_directory_bumps(rbp_dir);
+		int64		now = rbp_now_ns();
 
-		now = rbp_now_ns();
 		if (bumps == swept_bumps || now < next_round)
 			return false;
 		swept_bumps = bumps;
@@ -208,6 +208,11 @@ sweep_some(void)
 	}
 	if (!rbp_directory_sweep_step(rbp_dir, partition, &freed))
 		partition++;
+	if (partition == RBP_PARTITIONS && !built)
+	{
+		built = true;
+		rbp_tier_image_loaded();
+	}
 	return partition < RBP_PARTITIONS;
 }
 
@@ -228,23 +233,6 @@ do_duties(void)
 			next = due;
 	}
 	return next;
-}
-
-/*
- * What was kept is built by whoever needs it, partition by partition, and the rest of it here.
- * Returns whether there is more to do.
- */
-static bool
-build_some(void)
-{
-	static int	partition = 0;
-
-	if (partition == RBP_PARTITIONS)
-		return false;
-	rbp_directory_build(rbp_dir, partition++);
-	if (partition == RBP_PARTITIONS)
-		rbp_tier_image_loaded();
-	return true;
 }
 
 void
@@ -281,7 +269,7 @@ rbp_pusher_main(Datum arg)
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
-		if (build_some() || sweep_some())
+		if (sweep_some())
 			continue;
 
 		/*

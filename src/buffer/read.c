@@ -609,7 +609,7 @@ handle_victim(const char *frame, const RbpPageRef *victim, const ReadRun *run)
 	for (int i = 0; i < run->n; i++)
 		if (rbp_page_equal(&victim->id, &run->pages[i].ref.id) && !RBP_INJECTION_POINT("trust-reads"))
 		{
-			(void) rbp_directory_invalidate(rbp_dir, &victim->id);
+			(void) rbp_directory_invalidate(rbp_dir, &victim->id, true);
 			rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
 			return false;
 		}

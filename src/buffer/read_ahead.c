@@ -93,22 +93,23 @@ ignore_lookup(const RbpPageId *page, RbpLookup *lookup, bool requested)
 		uint32		generation;
 	}			seen[RBP_AHEAD_BATCHES * RBP_AHEAD_PAGES], *at;
 	bool		always = RBP_INJECTION_POINT("read-ahead-no-lookup");
-	uint32		generation;
+	RbpPageRef	ref = rbp_page_ref(page);
+	RbpVersion	now;
 	bool		same;
 	bool		old;
 
 	if (!always && !RBP_INJECTION_POINT("prefetch-old-generation"))
 		return;
 	at = &seen[page->block % lengthof(seen)];
-	generation = rbp_directory_generation(rbp_dir, page->rel, page->space, page->fork);
+	rbp_directory_note_version(rbp_dir, &ref, &now);
 	same = rbp_page_equal(&at->page, page);
-	old = same && at->generation != generation;
+	old = same && at->generation != now.generation;
 	/* what was requested under an old generation is remembered, to be taken */
 	if (requested && (always || !old))
 	{
 		at->page = *page;
 		at->lookup = *lookup;
-		at->generation = generation;
+		at->generation = now.generation;
 	}
 	else if (!requested && (always ? same : old))
 		*lookup = at->lookup;

@@ -47,12 +47,6 @@ rbp_residency_policy(const RbpRelFile *file)
 }
 
 bool
-rbp_residency_policy_fits(const RbpRelFile *file)
-{
-	return rbp_directory_policy_fits(rbp_dir, file->rel, rbp_space_find(file->spc, file->db));
-}
-
-bool
 rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy)
 {
 	uint16		space = rbp_space_get(file->spc, file->db);
@@ -64,11 +58,10 @@ rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy)
 bool
 rbp_residency_next_policy(uint32 *at, RbpRelFile *file)
 {
-	RbpPolicy	policy;
 	uint16		space;
 
 	memset(file, 0, sizeof(*file));
-	while (rbp_directory_next_policy(rbp_dir, at, &file->rel, &space, &policy))
+	while (rbp_directory_next_policy(rbp_dir, at, &file->rel, &space))
 		if (rbp_space_resolve(space, &file->spc, &file->db))
 			return true;
 	return false;
@@ -82,11 +75,22 @@ next_partition(int *part)
 	return ++* part < RBP_PARTITIONS;
 }
 
+static bool
+page_is_excluded(const RbpPageId *page, const RbpLookup *at, void *arg)
+{
+	return rbp_residency_excludes(page->space) &&
+		rbp_directory_policy(rbp_dir, page->rel, page->space) != RBP_POLICY_KEEP;
+}
+
 void
 rbp_residency_apply_policies(void)
 {
 	for (int part = -1; next_partition(&part);)
+	{
 		(void) rbp_directory_apply_policies(rbp_dir, part);
+		if (pg_atomic_read_u32(&rbp_tier_shared->nexcluded) > 0)
+			(void) rbp_directory_visit(rbp_dir, part, true, page_is_excluded, NULL);
+	}
 	rbp_directory_policies_applied(rbp_dir);
 }
 
@@ -111,8 +115,11 @@ rbp_residency_set_keep_max(uint64 pages)
 void
 rbp_residency_sweep(void)
 {
+	uint32		freed = 0;
+
 	for (int part = -1; next_partition(&part);)
-		(void) rbp_directory_sweep(rbp_dir, part);
+		while (rbp_directory_sweep_step(rbp_dir, part, &freed))
+			;
 }
 
 /*
@@ -154,20 +161,6 @@ rbp_residency_set_excluded(const Oid *tablespaces, int n)
 	pg_memory_barrier();
 	pg_atomic_write_u32(&rbp_tier_shared->nexcluded, (uint32) n);
 	return n > 0;
-}
-
-static bool
-page_is_excluded(const RbpPageId *page, const RbpLookup *at, void *arg)
-{
-	return rbp_residency_excludes(page->space) &&
-		rbp_directory_policy(rbp_dir, page->rel, page->space) != RBP_POLICY_KEEP;
-}
-
-void
-rbp_residency_drop_excluded(void)
-{
-	for (int part = -1; next_partition(&part);)
-		(void) rbp_directory_visit(rbp_dir, part, true, page_is_excluded, NULL);
 }
 
 /*

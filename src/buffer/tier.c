@@ -101,9 +101,8 @@ rbp_tier_directory_open(void *mem, bool found)
 	pg_atomic_init_u32(&sh->consistent, 0);
 	pg_atomic_init_u32(&sh->scanning, 0);
 	pg_atomic_init_u32(&sh->has_hot_pages, 0);
-	rbp_dir = (found ? rbp_directory_reopen : rbp_directory_init)
-		(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
-		 rbp_lock_tranche("RemoteBpPartition"));
+	rbp_dir = rbp_directory_open(dir, found, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
+								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_tier_shared = sh;
 	rbp_tier_image_load();
@@ -292,7 +291,7 @@ rbp_tier_invalidate(const RbpRelFile *file, BlockNumber block, BlockNumber nbloc
 		rbp_directory_bump_generation(rbp_dir, page.rel, page.space, page.fork);
 	else
 		for (page.block = block; page.block - block < nblocks; page.block++)
-			(void) rbp_directory_remove(rbp_dir, &page);
+			(void) rbp_directory_invalidate(rbp_dir, &page, false);
 	/* the relation may have other files now */
 	if (rbp_directory_policy(rbp_dir, page.rel, page.space) != RBP_POLICY_DEFAULT)
 		rbp_residency_changed(file->db);
@@ -349,14 +348,14 @@ rbp_tier_wants(const RbpRelFile *file)
 }
 
 bool
-rbp_tier_has_block(const RbpRelFile *file, BlockNumber block)
+rbp_tier_has_block(const RbpRelFile *file, BlockNumber block, bool touch)
 {
 	RbpPageId	id = {.rel = file->rel,.block = block,
 	.space = rbp_space_find(file->spc, file->db),.fork = file->fork};
 	RbpPageRef	page = rbp_page_ref(&id);
 
 	return id.space != RBP_INVALID_SPACE &&
-		rbp_directory_lookup(rbp_dir, &page, false).where != RBP_ABSENT;
+		rbp_directory_lookup(rbp_dir, &page, touch).where != RBP_ABSENT;
 }
 
 bool
@@ -367,29 +366,12 @@ rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block)
 	return rbp_tier_name_page(file, block, &page) && rbp_directory_keep(rbp_dir, &page.id);
 }
 
-bool
-rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
+RbpRoom
+rbp_tier_room(const RbpRelFile *file, BlockNumber block)
 {
 	RbpPageRef	page;
 
-	return rbp_tier_name_page(file, block, &page) && rbp_directory_has_room(rbp_dir, &page.id);
-}
-
-bool
-rbp_tier_has_unread(const RbpRelFile *file, BlockNumber block)
-{
-	RbpPageRef	page;
-
-	return rbp_tier_name_page(file, block, &page) && rbp_directory_has_unread(rbp_dir, &page.id);
-}
-
-void
-rbp_tier_touch_block(const RbpRelFile *file, BlockNumber block)
-{
-	RbpPageRef	page;
-
-	if (rbp_tier_name_page(file, block, &page))
-		(void) rbp_directory_lookup(rbp_dir, &page, true);
+	return rbp_tier_name_page(file, block, &page) ? rbp_directory_room(rbp_dir, &page.id) : RBP_ROOM_NONE;
 }
 
 bool

@@ -54,12 +54,8 @@ rbp_for_each_page(void (*fn) (const RbpPageName *name, void *arg), void *arg)
 {
 	PageNames	names;
 
-	/*
-	 * a partition has its share of the remote slots, and at most all staged
-	 * pages
-	 */
-	names.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
-		rbp_staging_slots(rbp_staging);
+	/* a partition has a slot of each extent, and at most all staged pages */
+	names.room = rbp_tier_max_extents() + rbp_staging_slots(rbp_staging);
 	names.names = MemoryContextAllocHuge(CurrentMemoryContext,
 										 Max(names.room, 1) * sizeof(RbpPageName));
 	for (int part = 0; part < RBP_PARTITIONS; part++)

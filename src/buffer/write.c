@@ -89,7 +89,7 @@ invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
 		RbpPageId	id = {.rel = file->rel,.block = block + i,.space = space,
 		.fork = file->fork};
 
-		if (rbp_directory_invalidate(rbp_dir, &id) != RBP_ABSENT)
+		if (rbp_directory_invalidate(rbp_dir, &id, true) != RBP_ABSENT)
 			rbp_stats_count(RBP_COUNT_INVALIDATIONS, 1);
 	}
 }

@@ -206,15 +206,11 @@ rbp_follow_set_wait(RbpFollowWait wait)
 }
 
 void
-rbp_follow_count(RbpFollowPages outcome, uint32 pages)
+rbp_follow_count(RbpHotClass class, uint32 present, const uint32 pages[RBP_FOLLOW_OUTCOMES])
 {
-	pg_atomic_fetch_add_u64(&shared->pages[outcome], pages);
-}
-
-void
-rbp_follow_count_present(RbpHotClass class, uint32 pages)
-{
-	pg_atomic_fetch_add_u64(&shared->present[class], pages);
+	pg_atomic_fetch_add_u64(&shared->present[class], present + pages[RBP_FOLLOW_READ]);
+	for (int i = 0; i < RBP_FOLLOW_OUTCOMES; i++)
+		pg_atomic_fetch_add_u64(&shared->pages[i], pages[i]);
 }
 
 int64

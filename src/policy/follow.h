@@ -83,8 +83,8 @@ typedef enum RbpFollowPages
 	RBP_FOLLOW_OUTCOMES
 } RbpFollowPages;
 
-extern void rbp_follow_count(RbpFollowPages outcome, uint32 pages);
-extern void rbp_follow_count_present(RbpHotClass class, uint32 pages);
+/* Count pages of the class by outcome, and those that are present, besides such as were read. */
+extern void rbp_follow_count(RbpHotClass class, uint32 present, const uint32 pages[RBP_FOLLOW_OUTCOMES]);
 
 /* Refaults in a second before pages were read; -1 if not known */
 extern int64 rbp_follow_usual_refaults(void);

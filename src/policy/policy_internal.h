@@ -85,10 +85,8 @@ typedef struct RbpPolicyShared
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while no worker runs */
 	/* private to the worker */
-	bool		apply_pending;	/* policies were set, but not all were applied
-								 * to pages */
-	bool		drop_pending;	/* tablespaces were excluded, but not all
-								 * pages dropped */
+	bool		apply_pending;	/* policies were set, or tablespaces excluded,
+								 * but that was not applied to all pages */
 	bool		trim_pending;	/* limits were set, but not all pages above
 								 * them dropped */
 	char		unknown_logged[256];	/* names of tablespaces that do not

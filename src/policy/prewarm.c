@@ -219,7 +219,7 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 	{
 		fork->missing[at + i] = prewarm->at != NULL ?
 			!rbp_tier_keep_block(&fork->file, block + i) :
-			!rbp_tier_has_block(&fork->file, block + i);
+			!rbp_tier_has_block(&fork->file, block + i, false);
 		missing += fork->missing[at + i];
 	}
 	if (missing > 0 && missing >= n / 4)
@@ -274,7 +274,7 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 {
 	RbpStageResult result;
 
-	if (prewarm->until_full && !rbp_tier_has_room(&fork->file, block))
+	if (prewarm->until_full && rbp_tier_room(&fork->file, block) < RBP_ROOM_FREE)
 		return false;
 	do
 	{
@@ -600,14 +600,6 @@ load_window(Relation rel, RbpLoadPiece *piece)
 	return RBP_FOLLOW_READ;
 }
 
-/* May the block take a slot?  A hot one may take that of a page that nobody has read. */
-static bool
-may_enter(const RbpRelFile *file, BlockNumber block, uint8 class)
-{
-	return rbp_tier_has_room(file, block) ||
-		(class != RBP_HOT_SMALL && rbp_tier_has_unread(file, block));
-}
-
 /*
  * Find the first blocks to read from this one on, no further than the end of the window, as many
  * as the piece may still read, and ask the operating system to read each run of them.  Returns
@@ -618,15 +610,17 @@ look_for_hot(Fork *fork, BlockNumber block, RbpLoadPiece *piece)
 {
 	const BlockNumber first = piece->part->part * RBP_HOT_PART_BLOCKS;
 	BlockNumber end = Min(fork->end, block - block % WINDOW_BLOCKS + WINDOW_BLOCKS);
+	RbpRoom		least = piece->part->class == RBP_HOT_SMALL ? RBP_ROOM_FREE : RBP_ROOM_UNREAD;
 	int			most = piece->budget - piece->read;
 	uint32		run = 0;
 
 	for (; block < end && most > 0; block++)
 	{
 		bool		missing = rbp_hot_bit(piece->bitmap, block - first) &&
-		!rbp_tier_has_block(&fork->file, block);
+		!rbp_tier_has_block(&fork->file, block, false);
 
-		if (missing && !may_enter(&fork->file, block, piece->part->class))
+		/* a hot one may take the slot of a page that nobody has read */
+		if (missing && rbp_tier_room(&fork->file, block) < least)
 		{
 			piece->pages[RBP_FOLLOW_FULL]++;
 			missing = false;
@@ -694,7 +688,7 @@ load_hot(Relation rel, RbpLoadPiece *piece)
 		{
 			piece->pages[RBP_FOLLOW_READ]++;
 			if (part->class != RBP_HOT_SMALL)
-				rbp_tier_touch_block(&fork.file, block);
+				(void) rbp_tier_has_block(&fork.file, block, true);
 		}
 		else
 			piece->pages[RBP_FOLLOW_ERROR]++;

@@ -64,10 +64,7 @@ exclude_tablespaces(const RbpPolicyServer *server)
 	RbpPolicyShared *shared = rbp_policy_shared;
 
 	if (rbp_residency_set_excluded(server->excluded, server->nexcluded))
-		shared->drop_pending = true;
-	if (shared->drop_pending)
-		rbp_residency_drop_excluded();
-	shared->drop_pending = false;
+		shared->apply_pending = true;
 
 	/* the saved text may be truncated: it only serves for this comparison */
 	if (strncmp(shared->unknown_logged, server->not_excluded,

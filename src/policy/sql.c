@@ -195,21 +195,20 @@ static const char *
 why_not_effective(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_full,
 				  char *buf, Size len)
 {
-	RbpPolicy	policy = rbp_residency_policy(&r->file).policy;
+	RbpFilePolicy is = rbp_residency_policy(&r->file);
 
 	if (r->policy == RBP_POLICY_KEEP && held >= wanted)
 		return NULL;
 	if (rbp_tier_unusable_reason(buf, len))
 		return buf;
-	if (policy == r->policy && policy != RBP_POLICY_KEEP)
+	if (is.policy == r->policy && is.policy != RBP_POLICY_KEEP)
 		return NULL;
 	if (rbp_worker_away(RBP_WORKER_LAUNCHER, buf, len))
 		return buf;
 	if (pg_atomic_read_u32(&rbp_policy_shared->no_worker) != 0)
 		return "no background worker is free to apply it: raise max_worker_processes";
-	if (policy != r->policy)
-		return rbp_residency_policy_fits(&r->file) ?
-			"not applied yet" : "too many files have policies";
+	if (is.policy != r->policy)
+		return is.fits ? "not applied yet" : "too many files have policies";
 	if (limit_full)
 		return "the limit of the database is reached";
 	if (rbp_residency_keep_room() <= 0)

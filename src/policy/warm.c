@@ -174,17 +174,6 @@ wait_turn(RbpPolicyVisit *visit)
  * ---- parts ----------------------------------------------------------------------
  */
 
-/* Count what became of a piece, and pay for it. */
-static void
-account(const RbpHotPart *part, const RbpLoadPiece *piece)
-{
-	paid_ns += piece->read * page_ns();
-	pages_read += piece->read;
-	rbp_follow_count_present(part->class, piece->pages[RBP_FOLLOW_READ]);
-	for (int i = 0; i < RBP_FOLLOW_OUTCOMES; i++)
-		rbp_follow_count(i, piece->pages[i]);
-}
-
 /*
  * Count the pages of the part that the tier has.  Returns whether others are missing, without
  * looking at the relation.
@@ -194,6 +183,7 @@ count_present(const RbpHotPart *part, const uint8 *bitmap)
 {
 	const RbpRelFile file = {.spc = part->spc,.db = part->db,.rel = part->rel,.fork = part->fork};
 	BlockNumber first = part->part * RBP_HOT_PART_BLOCKS;
+	const uint32 none[RBP_FOLLOW_OUTCOMES] = {0};
 	uint32		present = 0;
 	uint32		missing = 0;
 
@@ -201,12 +191,12 @@ count_present(const RbpHotPart *part, const uint8 *bitmap)
 	{
 		if (!rbp_hot_bit(bitmap, i))
 			continue;
-		if (rbp_tier_has_block(&file, first + i))
+		if (rbp_tier_has_block(&file, first + i, false))
 			present++;
 		else
 			missing++;
 	}
-	rbp_follow_count_present(part->class, present);
+	rbp_follow_count(part->class, present, none);
 	return missing > 0;
 }
 
@@ -234,7 +224,9 @@ warm_part(const RbpHotPart *part, const uint8 *bitmap, RbpPolicyVisit *visit, bo
 		if (result != RBP_FOLLOW_READ)
 			piece.pages[result] += rbp_hot_count(part, bitmap, piece.at.block);
 		*failed = result == RBP_FOLLOW_ERROR;
-		account(part, &piece);
+		rbp_follow_count(part->class, 0, piece.pages);
+		paid_ns += piece.read * page_ns();
+		pages_read += piece.read;
 		visit->warm.block = piece.at.block;
 		more = piece.more;
 	}

@@ -125,7 +125,7 @@ open_memory(bool found)
 	else
 		rbp_extents_init(extents, at, 0, nextents);
 	at += rbp_align_line(rbp_extents_size(nextents));
-	rbp_dir = (found ? rbp_directory_reopen : rbp_directory_init) (at, extents, 1024, 0, 0);
+	rbp_dir = rbp_directory_open(at, found, extents, 1024, 0, 0);
 	rbp_tier_image_load();
 }
 
@@ -201,7 +201,7 @@ build(void)
 
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 	{
-		rbp_directory_build(rbp_dir, part);
+		directory_build(rbp_dir, part);
 		pages += rbp_dir->partitions[part].taken;
 	}
 	return pages;

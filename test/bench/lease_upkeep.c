@@ -218,7 +218,7 @@ main(int argc, char **argv)
 	start = now_ms();
 	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)),
 						  extents, both);
-	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING, 0)),
+	dir = rbp_directory_open(lazy_memory(rbp_directory_size((uint32) slots, STAGING, 0)), false,
 							 rbp_remote_extents(RBP_POOL_BUFFER), STAGING, 0, 0);
 	tell("start", now_ms() - start);
 

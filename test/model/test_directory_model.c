@@ -160,8 +160,8 @@ op_see(ModelPage *page)
 	doing = "see";
 	page->seen = true;
 	page->version.stamp = directory_stamp(dir, REF(&page->id));
-	page->version.generation = rbp_directory_generation(dir, page->id.rel,
-														page->id.space, page->id.fork);
+	page->version.generation = rbp_generation_now(dir, page->id.rel,
+												  page->id.space, page->id.fork);
 	page->version.hash = next_hash++;
 	page->seen_writes = page->writes;
 	page->seen_deaths = deaths[(page - pages) / BLOCKS];
@@ -173,7 +173,7 @@ op_write(ModelPage *page)
 	RbpWhere	expected = live(page) ? page->where : RBP_ABSENT;
 
 	doing = "write";
-	expect(rbp_directory_invalidate(dir, &page->id) == expected, "what was dropped");
+	expect(rbp_directory_invalidate(dir, &page->id, true) == expected, "what was dropped");
 	page->writes++;
 	forget(page);
 	compare_page(page, false);
@@ -186,7 +186,7 @@ op_remove(ModelPage *page)
 	RbpWhere	expected = live(page) ? page->where : RBP_ABSENT;
 
 	doing = "remove";
-	expect(rbp_directory_remove(dir, &page->id) == expected, "what was dropped");
+	expect(rbp_directory_invalidate(dir, &page->id, false) == expected, "what was dropped");
 	page->writes++;
 	forget(page);
 	compare_page(page, false);
@@ -203,8 +203,8 @@ op_stage(ModelPage *page, uint32_t slot)
 	if (!page->seen || staging[slot].held)
 		return;
 	unmoved = page->version.stamp == directory_stamp(dir, REF(&page->id)) &&
-		page->version.generation == rbp_directory_generation(dir, page->id.rel,
-															 page->id.space, page->id.fork);
+		page->version.generation == rbp_generation_now(dir, page->id.rel,
+													   page->id.space, page->id.fork);
 	if (page->seen_writes != page->writes ||
 		page->seen_deaths != deaths[(page - pages) / BLOCKS])
 		expect(!unmoved, "stamp or generation did not move");
@@ -489,7 +489,7 @@ static void
 op_sweep(int part)
 {
 	doing = "sweep";
-	rbp_directory_sweep(dir, part);
+	directory_sweep(dir, part);
 	for (int i = 0; i < NPAGES; i++)
 		if (pages[i].where != RBP_ABSENT && !live(&pages[i]) &&
 			rbp_page_hash(&pages[i].id) % RBP_PARTITIONS == (uint32_t) part)

@@ -28,7 +28,7 @@ directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots, uint32_t b
 	if (extents == MAP_FAILED)
 		abort();
 	rbp_extents_init(extents, extents + 1, 0, n);
-	return rbp_directory_init(mem, extents, staging_slots, buffers, 0);
+	return rbp_directory_open(mem, false, extents, staging_slots, buffers, 0);
 }
 
 static RbpExtents *
@@ -43,7 +43,7 @@ directory_reopen(RbpDirectory *dir, uint32_t buffers)
 	RbpExtents *extents = extents_of(dir);
 
 	rbp_extents_reopen(extents, extents + 1);
-	(void) rbp_directory_reopen(dir, extents, dir->staging_slots, buffers, 0);
+	(void) rbp_directory_open(dir, true, extents, dir->staging_slots, buffers, 0);
 }
 
 size_t
@@ -61,14 +61,33 @@ directory_reopen_copy(const RbpDirectory *dir, void *mem, uint32_t buffers)
 	memcpy(extents, dir->extents, sizeof(RbpExtents));
 	memcpy(extents + 1, dir->extents->regions, rbp_extents_size(dir->extents->n));
 	rbp_extents_reopen(extents, extents + 1);
-	return rbp_directory_reopen(mem, extents, dir->staging_slots, buffers, 0);
+	return rbp_directory_open(mem, true, extents, dir->staging_slots, buffers, 0);
+}
+
+uint32_t
+directory_sweep(RbpDirectory *dir, int partition)
+{
+	uint32_t	freed = 0;
+
+	while (rbp_directory_sweep_step(dir, partition, &freed))
+		;
+	return freed;
+}
+
+void
+directory_build(RbpDirectory *dir, int partition)
+{
+	RbpPartition *p = &dir->partitions[partition];
+
+	rbp_partition_lock(dir, p, false);
+	rbp_lock_release(&p->lock);
 }
 
 void
 directory_build_all(RbpDirectory *dir)
 {
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		rbp_directory_build(dir, part);
+		directory_build(dir, part);
 }
 
 void

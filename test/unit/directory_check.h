@@ -25,7 +25,7 @@ extern const char *directory_check(RbpDirectory *dir);
 /* Likewise the accounts and databases' counts of pages, while nobody uses the directory. */
 extern const char *directory_check_sums(RbpDirectory *dir);
 
-/* rbp_directory_init(), with extents of its own, which child processes share. */
+/* rbp_directory_open(), with extents of its own, which child processes share. */
 extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 									uint32_t buffers);
 
@@ -34,7 +34,15 @@ extern void directory_reopen(RbpDirectory *dir, uint32_t buffers);
 extern size_t directory_copy_size(const RbpDirectory *dir);
 extern RbpDirectory *directory_reopen_copy(const RbpDirectory *dir, void *mem, uint32_t buffers);
 
+/* Build a partition, unless it is built; or all of them. */
+extern void directory_build(RbpDirectory *dir, int partition);
 extern void directory_build_all(RbpDirectory *dir);
+
+/* The whole sweep of a partition; returns how many entries were freed. */
+extern uint32_t directory_sweep(RbpDirectory *dir, int partition);
+
+/* Is there a slot for the page without evicting another one? */
+#define directory_has_room(dir, page)	(rbp_directory_room(dir, page) == RBP_ROOM_FREE)
 
 /* The push of the staged page has failed. */
 #define directory_abandon(dir, page, staging_slot, slot) \

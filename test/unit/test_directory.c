@@ -56,7 +56,7 @@ version_of(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 	return (RbpVersion)
 	{
 		hash, directory_stamp(dir, REF(page)),
-			rbp_directory_generation(dir, page->rel, page->space, page->fork)
+			rbp_generation_now(dir, page->rel, page->space, page->fork)
 	};
 }
 
@@ -151,7 +151,7 @@ test_stamps(void)
 		{
 			RbpPageId	page = page_of(2000, n);
 
-			rbp_directory_invalidate(dir, &page);
+			rbp_directory_invalidate(dir, &page, true);
 		}
 		for (uint32_t n = 0; n < buffers; n++)
 		{
@@ -181,7 +181,7 @@ test_removal(void)
 	put(dir, &next, 2);
 	version = version_of(dir, &page, 1);
 	rbp_directory_lookup(dir, REF(&page), true);
-	is_u64(rbp_directory_remove(dir, &page), RBP_REMOTE, "a page is removed");
+	is_u64(rbp_directory_invalidate(dir, &page, false), RBP_REMOTE, "a page is removed");
 	is_u64(where(dir, &page), RBP_ABSENT, "and is not there");
 	is_u64(where(dir, &next), RBP_REMOTE, "the next page of its fork is");
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERT_STALE, "a version from before is refused");
@@ -189,18 +189,18 @@ test_removal(void)
 	is_u64(dir->partitions[rbp_hash_partition(rbp_page_hash(&page))].lists[RBP_SLOT_MAIN].count, 0,
 		   "no ghost remembers it");
 	rbp_directory_lookup(dir, REF(&page), true);
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	put(dir, &page, 4);
 	is_u64(dir->partitions[rbp_hash_partition(rbp_page_hash(&page))].lists[RBP_SLOT_MAIN].count, 1,
 		   "as one does a page that was written");
 
-	rbp_directory_remove(dir, &page);
+	rbp_directory_invalidate(dir, &page, false);
 	version = version_of(dir, &page, 5);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	is_u64(rbp_directory_remove(dir, &page), RBP_STAGED, "a staged page is removed");
+	is_u64(rbp_directory_invalidate(dir, &page, false), RBP_STAGED, "a staged page is removed");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_GONE, "which stops its publication");
-	is_u64(rbp_directory_remove(dir, &page), RBP_ABSENT, "what is not there is removed, too");
+	is_u64(rbp_directory_invalidate(dir, &page, false), RBP_ABSENT, "what is not there is removed, too");
 	check(dir, "removal");
 	free(dir);
 }
@@ -209,7 +209,7 @@ static void
 test_layout(void)
 {
 	RbpDirectory *dir = make(256, 0);
-	uint32_t	slots = rbp_directory_max_slots(dir);
+	uint32_t	slots = dir->max_slots;
 
 	is_u64(slots, 256 * RBP_EXTENT_PAGES, "max_slots");
 	ok(dir->ngenerations >= 65536 && (uint64_t) dir->ngenerations * RBP_FEW_BLOCKS >= slots,
@@ -298,7 +298,7 @@ test_invalidate(void)
 	uint32_t	stamp = version.stamp;
 	DirectoryCounts counts;
 
-	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "a write of an absent page");
+	is_u64(rbp_directory_invalidate(dir, &page, true), RBP_ABSENT, "a write of an absent page");
 	ok(directory_stamp(dir, REF(&page)) != stamp, "moves its stamp nevertheless");
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERT_STALE,
 		   "a version from before is refused");
@@ -306,14 +306,14 @@ test_invalidate(void)
 
 	version = version_of(dir, &page, 2);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
-	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write drops a staged page");
+	is_u64(rbp_directory_invalidate(dir, &page, true), RBP_STAGED, "a write drops a staged page");
 	is_u64(where(dir, &page), RBP_ABSENT, "it is absent");
 	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "the pusher sees that it is gone");
 
 	version = version_of(dir, &page, 3);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write while the page is pushed");
+	is_u64(rbp_directory_invalidate(dir, &page, true), RBP_STAGED, "a write while the page is pushed");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_GONE, "stops its publication");
 	is_u64(where(dir, &page), RBP_ABSENT, "so it stays absent");
 
@@ -321,7 +321,7 @@ test_invalidate(void)
 	version = version_of(dir, &page, 4);
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	version = version_of(dir, &page, 5);
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 1), RBP_INSERTED, "staged anew");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERT_GONE, "the old push does not publish");
@@ -332,7 +332,7 @@ test_invalidate(void)
 
 	slot = put(dir, &page, 6);
 	is_u64(where(dir, &page), RBP_REMOTE, "remote");
-	is_u64(rbp_directory_invalidate(dir, &page), RBP_REMOTE, "a write drops a remote page");
+	is_u64(rbp_directory_invalidate(dir, &page, true), RBP_REMOTE, "a write drops a remote page");
 	is_u64(where(dir, &page), RBP_ABSENT, "it is absent");
 	directory_counts(dir, &counts);
 	ok(counts.free == 512 && counts.reserved == 0 && counts.remote == 0, "all slots came back");
@@ -365,7 +365,7 @@ test_generations(void)
 	is_u64(where(dir, &fsm), RBP_REMOTE, "and no other fork's");
 	ok(rbp_directory_bumps(dir) > bumps, "it is counted");
 	is_u64(rbp_directory_insert_staged(dir, REF(&page), &old, 0), RBP_INSERT_STALE, "a version from before is refused");
-	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "writing a dead page drops nothing live");
+	is_u64(rbp_directory_invalidate(dir, &page, true), RBP_ABSENT, "writing a dead page drops nothing live");
 	put(dir, &page, 3);
 	is_u64(rbp_directory_lookup(dir, REF(&page), false).hash, 3, "a new copy lives");
 
@@ -381,7 +381,7 @@ test_generations(void)
 	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "a staged page that is dead is not pushed");
-	rbp_directory_remove(dir, &fsm);
+	rbp_directory_invalidate(dir, &fsm, false);
 	version = version_of(dir, &fsm, 6);
 	is_u64(rbp_directory_insert_staged(dir, REF(&fsm), &version, 0), RBP_INSERTED,
 		   "whose staging slot can be used for another page at once");
@@ -398,7 +398,7 @@ test_generations(void)
 	directory_counts(dir, &counts);
 	ok(counts.remote == 0 && counts.small == 100, "dead entries are not counted as pages");
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		swept += rbp_directory_sweep(dir, part);
+		swept += directory_sweep(dir, part);
 	is_u64(swept, 100, "the sweep frees them");
 	ok(dir->partitions[5].swept == rbp_directory_bumps(dir), "and knows that it need not come again");
 	directory_counts(dir, &counts);
@@ -406,7 +406,7 @@ test_generations(void)
 	swept = 0;
 	put(dir, &page, 7);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		swept += rbp_directory_sweep(dir, part);
+		swept += directory_sweep(dir, part);
 	is_u64(swept, 0, "another sweep frees nothing");
 	is_u64(where(dir, &page), RBP_REMOTE, "and leaves the living");
 	check(dir, "generations");
@@ -417,14 +417,14 @@ test_generations(void)
 static void
 test_sweep_steps(void)
 {
-	RbpDirectory *dir = make(3 * RBP_SWEEP_STEP, 3 * RBP_SWEEP_STEP);
+	RbpDirectory *dir = make(3 * RBP_CHUNK, 3 * RBP_CHUNK);
 	RbpPageId	page = page_of(2000, 0);
 	uint32_t	most = 0;
 	uint32_t	freed = 0;
 	int			steps = 0;
 	bool		more = true;
 
-	for (; page.block < 2 * RBP_SWEEP_STEP * RBP_PARTITIONS; page.block++)
+	for (; page.block < 2 * RBP_CHUNK * RBP_PARTITIONS; page.block++)
 		put(dir, &page, page.block);
 	rbp_directory_bump_generation(dir, 2000, 3, 0);
 	while (more)
@@ -435,9 +435,9 @@ test_sweep_steps(void)
 		most = freed - before > most ? freed - before : most;
 		steps++;
 	}
-	ok(most > 0 && most <= RBP_SWEEP_STEP, "a step of the sweep is bounded");
+	ok(most > 0 && most <= RBP_CHUNK, "a step of the sweep is bounded");
 	is_u64(steps, 3, "so many make up a sweep of the partition");
-	ok(freed > RBP_SWEEP_STEP && dir->partitions[5].lists[RBP_SLOT_SMALL].count == 0,
+	ok(freed > RBP_CHUNK && dir->partitions[5].lists[RBP_SLOT_SMALL].count == 0,
 	   "which frees all that is dead");
 	ok(!rbp_directory_sweep_step(dir, 5, &freed), "then there is nothing to do");
 
@@ -477,7 +477,7 @@ test_accounts(void)
 				put(dir, &page, page.block);
 			(void) rbp_directory_lookup(dir, REF(&other), true);
 			if (page.block % 13 == 0)
-				rbp_directory_invalidate(dir, &other);
+				rbp_directory_invalidate(dir, &other, true);
 		}
 		used[0] = used[1] = 0;
 		for (uint32_t e = 0; e < 4; e++)
@@ -580,7 +580,7 @@ test_moving(void)
 		   "and is what it was");
 	}
 
-	rbp_directory_invalidate(dir, &m[1].page);
+	rbp_directory_invalidate(dir, &m[1].page, true);
 	is_u64(rbp_directory_move(dir, &m[1], slots[1]), RBP_INSERT_GONE, "not one that was written meanwhile");
 	put(dir, &m[1].page, 4711);
 	slots[1] = rbp_directory_reserve(dir, &m[1].page, &evicted);
@@ -605,7 +605,7 @@ test_moving(void)
 	m[0].page = page;
 	m[0].at = rbp_directory_lookup(dir, REF(&page), false);
 	slots[0] = rbp_directory_reserve(dir, &page, &evicted);
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	is_u64(put(dir, &page, 2), m[0].at.slot, "the page comes to the same slot with another content");
 	is_u64(rbp_directory_move(dir, &m[0], slots[0]), RBP_INSERT_GONE, "a copy of the former one is not taken for it");
 	is_u64(rbp_directory_lookup(dir, REF(&page), false).slot, m[0].at.slot, "it stays where it is");
@@ -752,14 +752,14 @@ test_room(void)
 	RbpVersion	version;
 	uint32_t	skipped = 0;
 
-	ok(!rbp_directory_has_room(none, &page) && rbp_directory_is_full(none), "no memory: there is no room");
+	ok(!directory_has_room(none, &page) && rbp_directory_is_full(none), "no memory: there is no room");
 	free(none);
 
-	ok(rbp_directory_has_room(dir, &page) && !rbp_directory_is_full(dir), "an empty tier has room");
+	ok(directory_has_room(dir, &page) && !rbp_directory_is_full(dir), "an empty tier has room");
 	for (uint32_t block = 0; !rbp_directory_is_full(dir) && block < 64 * RBP_EXTENT_PAGES; block++)
 	{
 		page = page_of(1, block);
-		if (!rbp_directory_has_room(dir, &page))
+		if (!directory_has_room(dir, &page))
 			skipped++;
 		else if (put(dir, &page, block + 1) == RBP_INVALID_SLOT)
 			break;
@@ -782,10 +782,10 @@ test_room(void)
 			break;
 		(void) put(dir, &page, block + 1);
 	}
-	ok(rbp_directory_has_room(dir, &page), "a partition with one free slot has room");
+	ok(directory_has_room(dir, &page), "a partition with one free slot has room");
 	version = version_of(dir, &page, 1);
 	ok(rbp_directory_insert_staged(dir, REF(&page), &version, 0) == RBP_INSERTED, "... for a page");
-	ok(!rbp_directory_has_room(dir, &page), "... and none while that is staged");
+	ok(!directory_has_room(dir, &page), "... and none while that is staged");
 	check(dir, "room");
 	free(dir);
 }
@@ -1095,16 +1095,16 @@ test_mutations(void)
 
 	put(dir, &page, 1);
 	rbp_injection_point = "no-invalidate";
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	is_u64(where(dir, &page), RBP_REMOTE, "without invalidation the page survives a write");
 	rbp_injection_point = "no-removal";
-	rbp_directory_remove(dir, &page);
+	rbp_directory_invalidate(dir, &page, false);
 	is_u64(where(dir, &page), RBP_REMOTE, "without removal, a truncation of few blocks");
 	rbp_injection_point = "no-generation";
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	is_u64(where(dir, &page), RBP_REMOTE, "without generations, one of many");
 	rbp_injection_point = "";
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 
 	rbp_injection_point = "no-capture-stamp";
@@ -1112,7 +1112,7 @@ test_mutations(void)
 	is_u64(where(dir, &page), RBP_STAGED, "and served");
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_injection_point = "no-publish-check";
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	is_u64(rbp_directory_publish(dir, &page, 0, slot, true), RBP_INSERTED, "without the check a dead page is published");
 	is_u64(where(dir, &page), RBP_REMOTE, "and served");
 	rbp_injection_point = "";

@@ -194,7 +194,7 @@ write_page(Process *me, uint32_t n)
 
 	if (!lock_page(n))
 		return;
-	rbp_directory_invalidate(dir, &id);
+	rbp_directory_invalidate(dir, &id, true);
 	rbp_directory_note_version(dir, REF(&id), &version);
 	version.hash = new_content();
 	set(&shared->disk[n], version.hash);
@@ -225,7 +225,7 @@ truncate_fork(Process *me, uint32_t n)
 		{
 			id.block = i % BLOCKS;
 			if (!all)
-				rbp_directory_remove(dir, &id);
+				rbp_directory_invalidate(dir, &id, false);
 		}
 		for (uint32_t i = first; i < end && round == 0; i++)
 			set(&shared->disk[i], new_content());
@@ -395,13 +395,13 @@ operate(Process *me)
 	else if (what < 925)
 		truncate_fork(me, n);
 	else if (what < 935)
-		(void) rbp_directory_sweep(dir, (int) rnd(me, RBP_PARTITIONS));
+		(void) directory_sweep(dir, (int) rnd(me, RBP_PARTITIONS));
 	else if (what < 950)
 		(void) rbp_directory_keep(dir, &page);
 	else if (what < 955)
-		(void) rbp_directory_has_room(dir, &page);
+		(void) rbp_directory_room(dir, &page);
 	else if (what < 960)
-		rbp_directory_build(dir, (int) rnd(me, RBP_PARTITIONS));
+		directory_build(dir, (int) rnd(me, RBP_PARTITIONS));
 	else if (what == 960 && rnd(me, 20) == 0)
 		rbp_directory_bump_all(dir);
 	else if (me->number == 0 && what < 980)

@@ -64,7 +64,7 @@ stage(RbpDirectory *dir, const RbpPageId *page, uint32_t staging_slot)
 {
 	RbpVersion	version = {
 		page->block, directory_stamp(dir, REF(page)),
-		rbp_directory_generation(dir, page->rel, page->space, page->fork)
+		rbp_generation_now(dir, page->rel, page->space, page->fork)
 	};
 
 	if (rbp_directory_insert_staged(dir, REF(page), &version, staging_slot) != RBP_INSERTED)
@@ -207,7 +207,7 @@ test_keep(void)
 	{
 		RbpPageId	page = page_of(KEPT, SPACE, i);
 
-		rbp_directory_invalidate(dir, &page);
+		rbp_directory_invalidate(dir, &page, true);
 	}
 	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, n - 100, "pages that are written are held no more");
 	bring_all(dir, KEPT, SPACE, 0, 100);
@@ -216,7 +216,7 @@ test_keep(void)
 	/* truncated: dead, then swept */
 	rbp_directory_bump_generation(dir, KEPT, SPACE, 0);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
-		rbp_directory_sweep(dir, part);
+		directory_sweep(dir, part);
 	is_u64(rbp_directory_file_policy(dir, KEPT, SPACE).kept, 0, "nothing is held of what is truncated");
 	is_u64(dir->kept, 0, "nor counted");
 	all_well(dir, "a truncation");
@@ -347,17 +347,16 @@ test_many(void)
 	uint32_t	right = 0;
 	uint32_t	rel;
 	uint16_t	space;
-	RbpPolicy	policy;
 
 	while (rbp_directory_set_policy(dir, 20000 + n, SPACE, n % 2 == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE))
 		n++;
-	ok(!rbp_directory_policy_fits(dir, 20000 + n, SPACE) && rbp_directory_policy_fits(dir, 20000, SPACE),
+	ok(!rbp_directory_file_policy(dir, 20000 + n, SPACE).fits && rbp_directory_file_policy(dir, 20000, SPACE).fits,
 	   "that there is no place for one more can be asked");
 	ok(n > RBP_POLICY_BUCKETS * RBP_POLICY_WAYS / 2, "%u files have policies", n);
-	while (rbp_directory_next_policy(dir, &at, &rel, &space, &policy))
+	while (rbp_directory_next_policy(dir, &at, &rel, &space))
 	{
 		found++;
-		right += policy == (rel % 2 == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE) && space == SPACE;
+		right += rbp_directory_policy(dir, rel, space) == (rel % 2 == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE) && space == SPACE;
 	}
 	is_u64(found, n, "all are listed");
 	is_u64(right, n, "with what they are");

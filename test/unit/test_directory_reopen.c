@@ -155,7 +155,7 @@ make_all(void)
 	for (uint32_t i = 0; i < RELS * BLOCKS; i++)
 		rbp_directory_note_version(dir, REF(&before[i].page), &before[i].version);
 	for (uint32_t i = 0; i < RELS * BLOCKS; i += 50)
-		rbp_directory_invalidate(dir, &before[i].page);
+		rbp_directory_invalidate(dir, &before[i].page, true);
 
 	for (uint32_t i = 1; i < 20; i++)
 	{
@@ -237,7 +237,6 @@ test_all(void)
 	uint32_t	at = 0;
 	uint32_t	rel;
 	uint16_t	space;
-	RbpPolicy	policy;
 	int			evicted = 0;
 	uint32_t	fits = 0;
 	uint32_t	swept = 0;
@@ -255,7 +254,7 @@ test_all(void)
 	for (uint32_t i = 0; i < EXTENTS; i++)
 		directory_extent_close(crashed, i);
 	free(crashed);
-	rbp_directory_build(dir, 3);
+	directory_build(dir, 3);
 	compare_all(dir, "reopened");
 	for (uint32_t i = 0; i < 3; i++)
 		is_u64(directory_extent_heat(dir, i), heat[i], "and access counts are what they were");
@@ -266,7 +265,7 @@ test_all(void)
 	}
 	ok(swept == RBP_PARTITIONS && dead == 0, "nothing is left to be swept, nor looked for");
 	ok(rbp_ghost_take(dir, part, hash), "ghosts are remembered");
-	ok(!rbp_directory_next_policy(dir, &at, &rel, &space, &policy) &&
+	ok(!rbp_directory_next_policy(dir, &at, &rel, &space) &&
 	   rbp_directory_policy(dir, KEPT_REL, 3) == RBP_POLICY_DEFAULT &&
 	   rbp_directory_file_policy(dir, KEPT_REL, 3).kept == 0 &&
 	   dir->npolicies == 0 && rbp_directory_limit(dir, 3) == -1 && rbp_directory_keep_room(dir) == 0,
@@ -274,7 +273,7 @@ test_all(void)
 
 	/* twice in a row, and built one by one in between */
 	directory_reopen(dir, BUFFERS);
-	rbp_directory_build(dir, 7);
+	directory_build(dir, 7);
 	directory_reopen(dir, BUFFERS);
 	directory_build_all(dir);
 	directory_build_all(dir);
@@ -293,7 +292,7 @@ test_all(void)
 		/* whichever partition has room */
 		do
 			page.block++;
-		while (!rbp_directory_has_room(dir, &page));
+		while (!directory_has_room(dir, &page));
 		fits += put(dir, &page, 1, &evicted) != RBP_INVALID_SLOT;
 	}
 	ok(fits == counts.free && evicted == 0, "all free slots take a page (%u)", fits);
@@ -470,7 +469,7 @@ use_first(RbpDirectory *dir, int which, const RbpPageId *page, const RbpLookup *
 		case 1:
 			return rbp_directory_drop_if_same(dir, page, at);
 		case 2:
-			return rbp_directory_invalidate(dir, page) == RBP_REMOTE;
+			return rbp_directory_invalidate(dir, page, true) == RBP_REMOTE;
 		case 3:
 			return rbp_directory_insert_staged(dir, REF(page), &version, 1) == RBP_INSERT_PRESENT;
 		case 4:
@@ -489,7 +488,7 @@ use_first(RbpDirectory *dir, int which, const RbpPageId *page, const RbpLookup *
 			rbp_directory_counts(dir, &counts);
 			return counts.remote > 100;
 		case 10:
-			return rbp_directory_has_room(dir, page);
+			return directory_has_room(dir, page);
 		case 11:
 			return rbp_directory_keep(dir, page);
 		case 12:
@@ -498,7 +497,7 @@ use_first(RbpDirectory *dir, int which, const RbpPageId *page, const RbpLookup *
 		case 13:
 			for (int i = 0; i < RBP_PARTITIONS; i++)
 				if (i != part)
-					rbp_directory_build(dir, i);
+					directory_build(dir, i);
 			rbp_directory_set_limit(dir, page->space, 0);
 			return rbp_directory_trim(dir, part, page->space) > 0;
 		case 14:
@@ -719,12 +718,12 @@ start(RbpDirectory *dir)
 	memcpy(extents, dir->extents, sizeof(RbpExtents));
 	memcpy(extents + 1, dir->extents->regions, rbp_extents_size(dir->extents->n));
 	rbp_extents_reopen(extents, extents + 1);
-	(void) rbp_directory_init(mem, extents, STAGING, BUFFERS, 0);
+	(void) rbp_directory_open(mem, false, extents, STAGING, BUFFERS, 0);
 	rbp_directory_pieces(dir, from);
 	rbp_directory_pieces(next, to);
 	for (int i = 0; i < RBP_DIRECTORY_PIECES; i++)
 		memcpy(to[i].mem, from[i].mem, from[i].bytes);
-	(void) rbp_directory_reopen(mem, extents, STAGING, BUFFERS, 0);
+	(void) rbp_directory_open(mem, true, extents, STAGING, BUFFERS, 0);
 	rbp_directory_load_by(next, load_stored);
 	return next;
 }
@@ -796,11 +795,11 @@ test_image(void)
 	free(next);
 	next = start(dir);
 	for (int i = 0; i < RBP_PARTITIONS; i += 2)
-		rbp_directory_build(next, i);
+		directory_build(next, i);
 	/* and a partition of which a part was */
 	memcpy(rbp_entry(next, next->nlocal), stored[1].pages, stored[1].bytes);
 	rbp_extents_reopen((RbpExtents *) (uintptr_t) next->extents, (char *) next->extents + sizeof(RbpExtents));
-	(void) rbp_directory_reopen(next, next->extents, STAGING, BUFFERS, 0);
+	(void) rbp_directory_open(next, true, next->extents, STAGING, BUFFERS, 0);
 	same = 0;
 	for (uint32_t i = 0; i < RELS * BLOCKS; i++)
 	{
@@ -815,7 +814,7 @@ test_image(void)
 	/* a write, and a removal, before anybody has looked there */
 	free(next);
 	next = start(dir);
-	(void) rbp_directory_invalidate(next, &before[1].page);
+	(void) rbp_directory_invalidate(next, &before[1].page, true);
 	rbp_directory_bump_generation(next, before[0].page.rel, before[0].page.space, 0);
 	same = 0;
 	for (uint32_t i = 0; i < RELS * BLOCKS; i++)
@@ -1005,7 +1004,7 @@ test_bump_all(void)
 	is_u64(found, 0, "all pages are gone");
 	is_u64(stale, 40, "all claims are void");
 	for (int i = 0; i < RBP_PARTITIONS; i++)
-		swept += rbp_directory_sweep(dir, i);
+		swept += directory_sweep(dir, i);
 	is_u64(swept, 30, "a sweep drops them");
 	check(dir, "bump of all");
 

@@ -161,10 +161,10 @@ write_page(uint32_t n, RbpVersion *version)
 {
 	RbpPageId	id = page_id(n);
 
-	rbp_directory_invalidate(dir, &id);
+	rbp_directory_invalidate(dir, &id, true);
 	disk[n].content = new_content();
 	version->stamp = directory_stamp(dir, REF(&id));
-	version->generation = rbp_directory_generation(dir, id.rel, id.space, id.fork);
+	version->generation = rbp_generation_now(dir, id.rel, id.space, id.fork);
 	version->hash = disk[n].content;
 }
 
@@ -248,7 +248,7 @@ truncater(void *arg)
 			for (uint32_t n = first; n < first + BLOCKS; n++)
 			{
 				id = page_id(n);
-				rbp_directory_remove(dir, &id);
+				rbp_directory_invalidate(dir, &id, false);
 			}
 		for (uint32_t n = first; n < first + BLOCKS; n++)
 			disk[n].content = new_content();
@@ -432,7 +432,7 @@ housekeeper(void *arg)
 
 		for (int part = 0; part < RBP_PARTITIONS; part++)
 		{
-			rbp_directory_sweep(dir, part);
+			directory_sweep(dir, part);
 			rbp_directory_visit(dir, part, false, see, &sum);
 		}
 		directory_counts(dir, &counts);
@@ -596,7 +596,7 @@ run(const char *mutation, Thread *sum)
 			int32_t		used = 0;
 
 			for (int part = 0; part < RBP_PARTITIONS; part++)
-				rbp_directory_sweep(dir, part);
+				directory_sweep(dir, part);
 			for (uint32_t i = 0; i < EXTENTS; i++)
 				used += owner[i] == a ? (int32_t) rbp_directory_extent_used(dir, i) : 0;
 			ok(stripes[a].used == used && stripes[a].sampled >= 0,

@@ -293,8 +293,7 @@ open_memory(bool found)
 	else
 		rbp_extents_init(&remote->extents, at, 0, nextents);
 	at += rbp_align_line(rbp_extents_size(nextents));
-	rbp_dir = (found ? rbp_directory_reopen : rbp_directory_init)
-		(at, &remote->extents, STAGING, BUFFERS, 0);
+	rbp_dir = rbp_directory_open(at, found, &remote->extents, STAGING, BUFFERS, 0);
 	rbp_tier_image_load();
 }
 
@@ -864,7 +863,7 @@ test_chunks(void)
 	put_image(true);
 	ok(start(), "the file is lost after the start: it goes on");
 	for (int i = 0; i < RBP_PARTITIONS; i += 2)
-		rbp_directory_build(rbp_dir, i);
+		directory_build(rbp_dir, i);
 	unlink(USED_FILE);
 	before = pages_of(-1);
 	ok(before < 2 * had_all / 3 && before > had_all / 3, "the file is lost after the start: so is what was not loaded");
@@ -872,7 +871,7 @@ test_chunks(void)
 	/* a stop in the middle of it: what is not loaded yet is in the next image */
 	put_image(true);
 	ok(start(), "a stop before all is loaded: it goes on");
-	rbp_directory_build(rbp_dir, 1);
+	directory_build(rbp_dir, 1);
 	remote->deadline = 1;
 	stop_with("a stop before all is loaded", RBP_PARTITIONS, RBP_PARTITIONS);
 	start_warm("a stop before all is loaded", -1);
@@ -952,7 +951,7 @@ test_sealed(void)
 	/* what is not loaded yet is in the next image */
 	put_image(true);
 	ok(start_with_seals(), "a stop before all is loaded: it goes on");
-	rbp_directory_build(rbp_dir, 1);
+	directory_build(rbp_dir, 1);
 	ok(seals() < had_all, "a stop before all is loaded: seals are loaded with their partitions");
 	remote->deadline = 1;
 	stop_with("a stop before all is loaded", RBP_PARTITIONS, RBP_PARTITIONS);
@@ -1133,7 +1132,7 @@ test_damaged(uint32_t rounds, uint64_t seed)
 				if (at.where == RBP_ABSENT)
 					(void) put(&page);
 				else if (block % 2 == 0)
-					(void) rbp_directory_invalidate(rbp_dir, &page);
+					(void) rbp_directory_invalidate(rbp_dir, &page, true);
 			}
 		for (uint32_t e = 0; e < EXTENTS; e++)
 			directory_extent_close(rbp_dir, e);

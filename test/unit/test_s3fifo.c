@@ -77,8 +77,8 @@ tier_access(RbpDirectory *dir, uint32_t n)
 		return true;
 	version.hash = n;
 	version.stamp = directory_stamp(dir, REF(&page));
-	version.generation = rbp_directory_generation(dir, page.rel, page.space,
-												  page.fork);
+	version.generation = rbp_generation_now(dir, page.rel, page.space,
+											page.fork);
 	if (rbp_directory_insert_staged(dir, REF(&page), &version, 0) != RBP_INSERTED)
 		abort();
 	slot = rbp_directory_reserve(dir, &page, &evicted);
@@ -344,14 +344,14 @@ test_queues(void)
 
 	/* a page in main that is written has its place when it is back */
 	page = block(b[0]);
-	is_u64(rbp_directory_invalidate(dir, &page), RBP_REMOTE, "a page in main is written");
+	is_u64(rbp_directory_invalidate(dir, &page, true), RBP_REMOTE, "a page in main is written");
 	tier_access(dir, b[0]);
 	is_u64(state_of(dir, b[0]), RBP_SLOT_MAIN, "and goes to main at its return");
 
 	/* one in small that was never read has not */
 	page = block(b[59]);
 	is_u64(state_of(dir, b[59]), RBP_SLOT_SMALL, "a page in small, unread");
-	rbp_directory_invalidate(dir, &page);
+	rbp_directory_invalidate(dir, &page, true);
 	tier_access(dir, b[59]);
 	is_u64(state_of(dir, b[59]), RBP_SLOT_SMALL, "is in small again after a write");
 
@@ -364,7 +364,7 @@ test_queues(void)
 		version = (RbpVersion)
 		{
 			1, directory_stamp(dir, REF(&page)),
-				rbp_directory_generation(dir, page.rel, page.space, page.fork)
+				rbp_generation_now(dir, page.rel, page.space, page.fork)
 		};
 		rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 		rbp_directory_lookup(dir, REF(&page), true);
@@ -397,7 +397,7 @@ test_dead_entries(void)
 	ok(!rbp_ghost_take(dir, 0, rbp_page_hash(&page)),
 	   "and it leaves no ghost");
 	directory_abandon(dir, &page, 0, slot);
-	is_u64(rbp_directory_sweep(dir, 0), 19, "the sweep finds the others");
+	is_u64(directory_sweep(dir, 0), 19, "the sweep finds the others");
 	is_u64(p->lists[RBP_SLOT_FREE].count, 20, "and then all are free");
 	ok(directory_check(dir) == NULL, "dead entries: check");
 	free(dir);
