@@ -71,7 +71,7 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 		ios[i].buf = bufs[i];
 	}
 	if (n > 0)
-		rbp_remote_read(ios, n, now, now + MOVE_PATIENCE_NS);
+		rbp_remote_transfer(ios, n, false, now, now + MOVE_PATIENCE_NS);
 	for (int i = 0; i < n; i++)
 	{
 		RbpEvicted	evicted;
@@ -90,7 +90,7 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 	now = rbp_now_ns();
 	usable = rbp_remote_usable(RBP_POOL_BUFFER, now);
 	if (copies > 0 && usable)
-		rbp_remote_write(ios, copies, now, now + MOVE_PATIENCE_NS);
+		rbp_remote_transfer(ios, copies, true, now, now + MOVE_PATIENCE_NS);
 	for (int i = 0; i < copies; i++)
 	{
 		if (!usable || ios[i].status != RBP_OK)

@@ -170,11 +170,11 @@ push_batch(void)
 		for (int i = 0; i < n; i++)
 			end_push(&pushes[i], true, RBP_COUNT_PUSHES);
 		pg_usleep(50000);
-		rbp_remote_write(ios, n, start, deadline);
+		rbp_remote_transfer(ios, n, true, start, deadline);
 		return ntaken;
 	}
 
-	rbp_remote_write(ios, n, start, deadline);
+	rbp_remote_transfer(ios, n, true, start, deadline);
 	for (int i = 0; i < n; i++)
 		end_push(&pushes[i], ios[i].status == RBP_OK, RBP_COUNT_PUSH_FAILED);
 	rbp_stats_latency(RBP_LATENCY_PUSH, rbp_now_ns() - start);

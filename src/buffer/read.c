@@ -413,7 +413,7 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	/* do not charge the donor for the time spent on the page cache */
 	if (rbp_guc_read_from != RBP_READ_DONOR)
 		start = rbp_now_ns();
-	rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
+	rbp_remote_transfer(ios, nios, false, start, start + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < nios; i++)
 	{
 		if (ios[i].status == RBP_OK)
@@ -913,7 +913,7 @@ connect_for_announced(int fs, uint32 slot)
 
 	if (rbp_tier_unconnected || !rbp_remote_slot_worth(slot, fs, RBP_WORK_PAGE, 1))
 		return false;
-	rbp_remote_read(&io, 1, start, start + rbp_guc_io_timeout_ns());
+	rbp_remote_transfer(&io, 1, false, start, start + rbp_guc_io_timeout_ns());
 	return rbp_remote_slot_readable(slot);
 }
 

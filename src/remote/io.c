@@ -8,8 +8,7 @@
  * together.  Pages that are adjacent both in memory and on the donor are one
  * request.
  *
- * rbp_remote_read() and rbp_remote_write() use a single static batch that is
- * not visible outside.  Batches of rbp_remote_begin() are malloc'ed.  Each part
+ * rbp_remote_transfer() uses a single static batch that is not visible outside.  Batches of rbp_remote_begin() are malloc'ed.  Each part
  * is in its connection's list (RbpFlight) from when it has been submitted until
  * it has been waited for.  Before a connection is closed these parts are
  * finished, so that a part that is waiting always has its connection, and any
@@ -116,7 +115,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 	batch->number[i] = region->number;
 	batch->grant[i] = region->grant;
 	pg_read_barrier();
-	/* callers of rbp_remote_read() and _write() check the deadline themselves */
+	/* callers of rbp_remote_transfer() check the deadline themselves */
 	if (slot_word(io->slot) != word ||
 		pg_atomic_read_u32(&region->denied) != 0 ||
 		(batch->background &&
@@ -664,32 +663,19 @@ report_batch(RbpRemoteBatch *batch)
  * ---- at once -------------------------------------------------------------
  */
 
-static void
-transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
-		 int64 deadline_ns)
+void
+rbp_remote_transfer(RbpRemoteIo *ios, int n, bool write, int64 start_ns, int64 deadline_ns)
 {
 	/* static since it is large; signal handlers do no page I/O */
 	static RbpRemoteBatch batch;
 
 	batch.ios = ios;
 	batch.n = n;
-	batch.kind = kind;
+	batch.kind = write ? RBP_IO_WRITE : RBP_IO_READ;
 	batch.start_ns = start_ns;
 	if (submit_batch(&batch, deadline_ns))
 		complete_batch(&batch, deadline_ns);
 	report_batch(&batch);
-}
-
-void
-rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
-{
-	transfer(ios, n, RBP_IO_READ, start_ns, deadline_ns);
-}
-
-void
-rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
-{
-	transfer(ios, n, RBP_IO_WRITE, start_ns, deadline_ns);
 }
 
 /*
@@ -861,22 +847,14 @@ rbp_remote_count_read(uint32 slot, int64 ns, int64 saved_ns)
 }
 
 void
-rbp_remote_donor_name(int donor, char *buf, Size len)
+rbp_remote_donor_text(int donor, char *buf, Size len)
 {
-	if (donor >= 0 && donor < RBP_MAX_DONORS)
-		strlcpy(buf, shared->donors[donor].endpoint.donor, len);
-	else
-		strlcpy(buf, "unknown", len);
-}
+	const RbpEndpoint *e = donor >= 0 && donor < RBP_MAX_DONORS ? &shared->donors[donor].endpoint : NULL;
 
-void
-rbp_remote_donor_address(int donor, char *buf, Size len)
-{
-	if (donor >= 0 && donor < RBP_MAX_DONORS)
-		snprintf(buf, len, "%s:%u", shared->donors[donor].endpoint.host,
-				 shared->donors[donor].endpoint.port);
+	if (e != NULL)
+		snprintf(buf, len, "\"%s\" (%s:%u)", e->donor, e->host, e->port);
 	else
-		strlcpy(buf, "unknown", len);
+		strlcpy(buf, "\"unknown\" (unknown)", len);
 }
 
 void

@@ -211,10 +211,8 @@ extern bool rbp_remote_usable(RbpPool pool, int64 now);
  * connection is allowed; it fails by the deadline if the connection is not
  * made by then.  Updates the donors' health and counters.  Never raises.
  */
-extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns,
-							int64 deadline_ns);
-extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
-							 int64 deadline_ns);
+extern void rbp_remote_transfer(RbpRemoteIo *ios, int n, bool write, int64 start_ns,
+								int64 deadline_ns);
 
 /*
  * The same in two steps, so that the caller can go on while pages are on their
@@ -377,15 +375,12 @@ extern bool rbp_remote_slot_readable(uint32 slot);
 extern bool rbp_remote_slot_worth(uint32 slot, int fs, RbpWork work, int n);
 
 /*
- * The name of the donor with that index, for messages; may be unknown if it
- * has long left the lease.
+ * The donor with that index, for messages: its name in quotes, and its address; may be
+ * unknown if it has long left the lease.
  */
-extern void rbp_remote_donor_name(int donor, char *buf, Size len);
+#define RBP_DONOR_TEXT_LEN	(RBP_DONOR_ID_LEN + RBP_HOST_LEN + 16)
 
-/* Likewise its address, as "host:port". */
-#define RBP_ADDRESS_LEN		(RBP_HOST_LEN + 16)
-
-extern void rbp_remote_donor_address(int donor, char *buf, Size len);
+extern void rbp_remote_donor_text(int donor, char *buf, Size len);
 
 /* A slot with its donor, region and offset as text, for messages. */
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);

@@ -408,7 +408,7 @@ rbp_remote_report(void)
 		if (strcmp(logged->donor, d->endpoint.donor) != 0)
 		{
 			memset(logged, 0, sizeof(*logged));
-			rbp_remote_donor_name(i, logged->donor, sizeof(logged->donor));
+			strlcpy(logged->donor, d->endpoint.donor, sizeof(logged->donor));
 		}
 		for (int link = 0; link < RBP_LINKS; link++)
 			log_link(d, link, logged, now);

@@ -169,16 +169,14 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page,
 static void
 report_unreadable(const char *name, const RbpSpilledBlock *b, const char *reason)
 {
-	char		donor[RBP_DONOR_ID_LEN];
-	char		address[RBP_ADDRESS_LEN];
+	char		donor[RBP_DONOR_TEXT_LEN];
 
 	/* the slot may be unused by now, and its donor gone */
-	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
-	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
+	rbp_remote_donor_text(slot_info(b->slot)->donor, donor, sizeof(donor));
 	rbp_spill_block_lost(name,
 						 "The block was in memory of that donor, not on a disk. Run the query again. With remote_bp.temp_mirror, temporary data is on two donors.",
-						 "could not read block %u of temporary file \"%s\" from donor \"%s\" (%s): %s",
-						 b->block, name, donor, address, reason);
+						 "could not read block %u of temporary file \"%s\" from donor %s: %s",
+						 b->block, name, donor, reason);
 }
 
 /* Read a whole page.  Returns what rbp_spill_fetch() returns. */

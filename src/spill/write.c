@@ -160,7 +160,7 @@ write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
 	ios[1].slot = mirror;
 	ios[1].buf = unconstify(char *, data);
 	ios[1].status = RBP_OK;
-	rbp_remote_write(ios, mirror == NO_SLOT ? 1 : 2, rbp_now_ns(), deadline_ns);
+	rbp_remote_transfer(ios, mirror == NO_SLOT ? 1 : 2, true, rbp_now_ns(), deadline_ns);
 	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
 		return true;
 	free_slot(slot, ios[0].status);

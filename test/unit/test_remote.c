@@ -492,7 +492,7 @@ test_merging(void)
 	/* at once: the same */
 	before = mock_donors[0].requests;
 	run_of(ios, TEMP_SLOT(3), 20, back[0]);
-	rbp_remote_read(ios, 20, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(ios, 20, false, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(ios, 20, RBP_OK) && mock_donors[0].requests - before == 1,
 	   "a read at once is one request, too");
 
@@ -504,7 +504,7 @@ test_merging(void)
 		ios[i].slot = RBP_EXTENT_SLOT(1) + (uint32) i;
 		ios[i].buf = back[0][i];
 	}
-	rbp_remote_read(ios, 8, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(ios, 8, false, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(ios, 4, RBP_DENIED) && all_are(ios + 4, 4, RBP_OK),
 	   "each page of a denied request is, and no other");
 	ok(rbp_remote_take_recheck(RBP_POOL_TEMP) &&
@@ -552,7 +552,7 @@ test_many(void)
 		batches[b] = begin(ios[b], 2, false, RBP_REMOTE_PATIENT);
 
 		/* something else goes on in between */
-		rbp_remote_read(&other, 1, mock_now, mock_now + mock_io_timeout_ns);
+		rbp_remote_transfer(&other, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 	}
 	for (int b = 0; b < MANY; b++)
 	{
@@ -729,7 +729,7 @@ test_time(void)
 	   "in vain, at last");
 	ok(is_down(0), "then the donor is down");
 	from = mock_now;
-	rbp_remote_read(a, 2, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(a, 2, false, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(a, 2, RBP_CANCELED) && mock_now == from, "by all that have a choice");
 	recover(0);
 
@@ -740,7 +740,7 @@ test_time(void)
 	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 2, 0), "well again");
 	mock_donors[0].hangs = true;
 	a[0].slot = 0;
-	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(a, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 	ok(a[0].status == RBP_TIMEOUT && !is_down(0), "a read of the buffer tier is late");
 	run_of(a, TEMP_SLOT(0), 2, back[0]);
 	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)) && begin(a, 2, true, 0) == NULL &&
@@ -803,7 +803,7 @@ read_once(RbpStatus expected)
 	RbpRemoteIo io = {.slot = 0,.buf = back[0][0]};
 	int64		from = mock_now;
 
-	rbp_remote_read(&io, 1, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(&io, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 	(void) all_are(&io, 1, expected);
 	return mock_now - from;
 }
@@ -950,10 +950,10 @@ test_old_answers(void)
 
 	/* a read that began before, and a connection */
 	(void) rbp_breaker_suspect(breaker);
-	rbp_remote_read(a, 4, mock_now - MS, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(a, 4, false, mock_now - MS, mock_now + mock_io_timeout_ns);
 	ok(all_are(a, 4, RBP_OK) && state_of(0) == BREAKER_SUSPECT, "nor does a read prove it that began before");
 	mock_now += MS;
-	rbp_remote_read(a, 4, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(a, 4, false, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(a, 4, RBP_OK) && state_of(0) == BREAKER_CLOSED, "but one that began after");
 
 	/* the ping is answered, but somebody suspects the donor meanwhile */
@@ -1571,7 +1571,7 @@ test_interrupts(void)
 		mock_donors[0].hangs = true;
 		from = mock_now;
 		cancel_in(3 * MS);
-		rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+		rbp_remote_transfer(a, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 		ok(a[0].status == RBP_TIMEOUT && mock_now == from + 3 * MS, "cancelled: a read is given up at once");
 		not_cancelled();
 		mock_donors[0].hangs = false;
@@ -1772,7 +1772,7 @@ extent_read(uint32 extent, int64 deadline_ns)
 {
 	RbpRemoteIo io = {.slot = RBP_EXTENT_SLOT(extent),.buf = back[0][0]};
 
-	rbp_remote_read(&io, 1, mock_now, mock_now + 50 * MS);
+	rbp_remote_transfer(&io, 1, false, mock_now, mock_now + 50 * MS);
 	if (io.status == RBP_OK)
 	{
 		extents_read++;
@@ -2044,7 +2044,7 @@ test_report(void)
 	is_u64(info.state_since, mock_now / 1000, "since now");
 	says(info.last_error, "it offers no transport that this server can use", "the reason");
 	is_u64(info.last_error_at, mock_now / 1000, "which is new");
-	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(a, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(a, 1, RBP_CANCELED), "it is not read from");
 	ok(rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)) &&
 	   strstr(why, info.last_error) != NULL, "the pool is not usable, for that reason");
@@ -2071,7 +2071,7 @@ test_report(void)
 	/* One whose connection is refused. */
 	mock_donors[0].refuses = true;
 	mock_donors[0].life++;
-	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(a, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 	says(info_of(0).state, "down", "a donor that has broken a connection");
 	says(info_of(0).last_error, "a request over tcp failed: status", "the reason");
 	mock_now += 10000 * MS;
@@ -2752,7 +2752,7 @@ write_run(uint32 slot, int n, bool at_once)
 
 	run_of(ios, slot, n, pages[0]);
 	if (at_once)
-		rbp_remote_write(ios, n, mock_now, mock_now + mock_io_timeout_ns);
+		rbp_remote_transfer(ios, n, true, mock_now, mock_now + mock_io_timeout_ns);
 	else if ((batch = begin(ios, n, true, 0)) != NULL)
 		end(batch);
 	return all_are(ios, n, RBP_OK) ? RBP_OK : ios[0].status;
@@ -2767,7 +2767,7 @@ read_is(uint32 slot, const uint8 *page)
 
 	memset(back[0][0], 1, BLCKSZ);
 	run_of(&io, slot, 1, back[0]);
-	rbp_remote_read(&io, 1, mock_now, mock_now + mock_io_timeout_ns);
+	rbp_remote_transfer(&io, 1, false, mock_now, mock_now + mock_io_timeout_ns);
 	if (io.status != RBP_OK)
 		return -1;
 	return memcmp(back[0][0], page, BLCKSZ) == 0 ? 1 :

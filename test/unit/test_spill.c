@@ -158,15 +158,9 @@ rbp_remote_slot_local(uint32 slot)
 }
 
 void
-rbp_remote_donor_name(int donor, char *buf, Size len)
+rbp_remote_donor_text(int donor, char *buf, Size len)
 {
-	strlcpy(buf, "donor", len);
-}
-
-void
-rbp_remote_donor_address(int donor, char *buf, Size len)
-{
-	strlcpy(buf, "address", len);
+	strlcpy(buf, "\"donor\" (address)", len);
 }
 
 static bool
@@ -199,18 +193,12 @@ transfer(RbpRemoteIo *ios, int n, bool write)
 }
 
 void
-rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
-{
-	(void) transfer(ios, n, false);
-}
-
-void
-rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
+rbp_remote_transfer(RbpRemoteIo *ios, int n, bool write, int64 start_ns, int64 deadline_ns)
 {
 	for (int i = 0; i < n; i++)
 		ios[i].status = RBP_TIMEOUT;
-	if (deadline_ns > mock_now)
-		(void) transfer(ios, n, true);
+	if (!write || deadline_ns > mock_now)
+		(void) transfer(ios, n, write);
 }
 
 RbpRemoteBatch *
