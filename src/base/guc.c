@@ -149,25 +149,12 @@ check_temp_tier_size(int *newval, void **extra, GucSource source)
 }
 
 static bool
-check_pages(int kb, const char *name)
+check_pages(int *newval, void **extra, GucSource source)
 {
-	if (kb % (BLCKSZ / 1024) == 0)
+	if (*newval % (BLCKSZ / 1024) == 0)
 		return true;
-	GUC_check_errdetail("remote_bp.%s must be a multiple of %d kB, the size of a page.",
-						name, BLCKSZ / 1024);
+	GUC_check_errdetail("The value must be a multiple of %d kB, the size of a page.", BLCKSZ / 1024);
 	return false;
-}
-
-static bool
-check_staging_size(int *newval, void **extra, GucSource source)
-{
-	return check_pages(*newval, "staging_size");
-}
-
-static bool
-check_temp_staging_size(int *newval, void **extra, GucSource source)
-{
-	return check_pages(*newval, "temp_staging_size");
 }
 
 static bool
@@ -313,7 +300,7 @@ static const struct
 	{"remote_bp.staging_size", &rbp_guc_staging_size, 4096, 128, 4 * 1024 * 1024,
 		PGC_POSTMASTER, GUC_UNIT_KB,
 		"Sets the pinned shared memory in which evicted pages wait to be written to donors.",
-	.check = check_staging_size},
+	.check = check_pages},
 	{"remote_bp.lease_ttl", &rbp_guc_lease_ttl, 30000, 2000, 3600 * 1000,
 		PGC_SIGHUP, GUC_UNIT_MS,
 	"Sets the time for which leased memory can be used without a renewal."},
@@ -376,7 +363,7 @@ static const struct
 	{"remote_bp.temp_staging_size", &rbp_guc_temp_staging_size, 8192, 128, 4 * 1024 * 1024,
 		PGC_POSTMASTER, GUC_UNIT_KB,
 		"Sets the shared memory in which temporary blocks wait until they are on donors.",
-	.check = check_temp_staging_size},
+	.check = check_pages},
 	{"remote_bp.temp_io_timeout", &temp_io_timeout, 5000, 10, 600000,
 		PGC_SIGHUP, GUC_UNIT_MS,
 	"Sets the maximum time that a query waits for temporary data on a donor that does not answer."},

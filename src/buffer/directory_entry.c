@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "buffer/directory_entry.h"
+#include "buffer/directory_internal.h"
 
 void
 rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index)

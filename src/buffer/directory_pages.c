@@ -101,7 +101,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/injection_point.h"
-#include "buffer/directory_entry.h"
+#include "buffer/directory_internal.h"
 #include "buffer/s3fifo.h"
 
 static inline uint32_t *

@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "buffer/directory_entry.h"
+#include "buffer/directory_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

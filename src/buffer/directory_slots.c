@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "buffer/directory_entry.h"
+#include "buffer/directory_internal.h"
 #include "buffer/s3fifo.h"
 
 /* Count a fresh slot of the extent as taken, if the extent is open. */

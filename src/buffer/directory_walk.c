@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "buffer/directory_entry.h"
+#include "buffer/directory_internal.h"
 
 #include <string.h>
 

@@ -44,7 +44,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "buffer/directory_entry.h"
+#include "buffer/directory_internal.h"
 #include "buffer/s3fifo.h"
 
 #define GHOST_TIME_BITS		12

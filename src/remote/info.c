@@ -34,8 +34,8 @@ rbp_remote_donor_info(int *n)
 			rbp_link_unresolved(&d->endpoint) ? "unresolved" :
 			donor_is_down(d) ? "down" : "ok";
 		info->state_since = (TimestampTz) pg_atomic_read_u64(&d->state_since);
-		rbp_remote_last_error(d, info->last_error, sizeof(info->last_error),
-							  &info->last_error_at);
+		rbp_remote_error_text(pg_atomic_read_u32(&d->links[ANY_LINK].error), info->last_error, sizeof(info->last_error));
+		info->last_error_at = (TimestampTz) pg_atomic_read_u64(&d->links[ANY_LINK].error_at);
 		info->connections = (int) pg_atomic_read_u32(&d->conn_slots);
 		for (int r = 0; r < RBP_MAX_REGIONS; r++)
 			if (shared->regions[r].used && shared->regions[r].donor == i)

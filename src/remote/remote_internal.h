@@ -769,8 +769,7 @@ extern int64 rbp_remote_watch_links(int64 now);
  * ---- report.c ------------------------------------------------------------
  */
 
-/* The donor's last error as text, "" if there was none. */
-extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,
-								  TimestampTz *at);
+/* An error (ERROR_MAKE()) as text, "" if there is none. */
+extern void rbp_remote_error_text(uint32 word, char *buf, Size len);
 
 #endif							/* RBP_REMOTE_INTERNAL_H */

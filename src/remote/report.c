@@ -64,7 +64,7 @@ typedef struct LogState
 
 /*
  * Of an error, the text before the transport, and after it; why: and the status.  One
- * more names the transport's device, too: error_text() has it.
+ * more names the transport's device, too: rbp_remote_error_text() has it.
  */
 static const struct
 {
@@ -84,9 +84,8 @@ static const struct
 	[DONOR_ERROR_NOT_FROM_HERE] = {"it cannot be reached over ", " from this host, and remote_bp.transport is that"},
 };
 
-/* Format an error as text, "" if there is none. */
-static void
-error_text(uint32 word, char *buf, Size len)
+void
+rbp_remote_error_text(uint32 word, char *buf, Size len)
 {
 	RbpDonorError what = ERROR_WHAT(word);
 	RbpStatus	status = ERROR_STATUS(word);
@@ -102,13 +101,6 @@ error_text(uint32 word, char *buf, Size len)
 		snprintf(buf, len, "%s%s%s%s", error_texts[what].before, over, error_texts[what].after,
 				 !error_texts[what].why ? "" :
 				 refused ? "refused, closed or unreachable" : rbp_status_text(status));
-}
-
-void
-rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len, TimestampTz *at)
-{
-	error_text(pg_atomic_read_u32(&d->links[ANY_LINK].error), buf, len);
-	*at = (TimestampTz) pg_atomic_read_u64(&d->links[ANY_LINK].error_at);
 }
 
 /*
@@ -154,7 +146,7 @@ all_down(RbpPool pool, char *buf, Size len)
 	}
 	if (down == NULL)
 		return false;
-	error_text(pg_atomic_read_u32(&down->links[ANY_LINK].error), error, sizeof(error));
+	rbp_remote_error_text(pg_atomic_read_u32(&down->links[ANY_LINK].error), error, sizeof(error));
 	snprintf(buf, len, "all donors are down; donor \"%s\": %s",
 			 down->endpoint.donor, error);
 	return true;
@@ -236,7 +228,7 @@ log_link(RbpRemoteDonor *d, int link, LogState *logged, int64 now)
 				 over, rbp_status_text(ERROR_STATUS(why)));
 	else if (may_log(logged->down_at, why == logged->why ? LOG_REPEAT_NS : LOG_OTHER_NS, now))
 	{
-		error_text(why, error, sizeof(error));
+		rbp_remote_error_text(why, error, sizeof(error));
 		snprintf(text, sizeof(text), "is down: %s", error);
 	}
 	else
@@ -343,7 +335,7 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 						rbp_status_text(ERROR_STATUS(word)))));
 		return;
 	}
-	error_text(word, error, sizeof(error));
+	rbp_remote_error_text(word, error, sizeof(error));
 	ereport(LOG,
 			(errmsg("remote_bp: donor \"%s\" cannot be used: %s",
 					logged->donor, error)));
