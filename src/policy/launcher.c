@@ -77,6 +77,8 @@ typedef struct Database
 
 static HTAB *databases = NULL;
 static MemoryContext round_context = NULL;
+static int64 idle_visit_ns = 0; /* end of the last visit that left a database
+								 * idle */
 
 /*
  * ---- catalogs ----------------------------------------------------------------------
@@ -234,6 +236,13 @@ retry_later(Database *db)
 	db->due_ns = db->last_ns + db->retry_ns;
 }
 
+/* Is there no reason to visit the database, which was visited well, at a certain time? */
+static bool
+is_idle(const Database *db)
+{
+	return !db->last.has_policies && !db->in_list && db->retry_ns == 0;
+}
+
 /*
  * Visit the database.  Returns false if the visit failed; the database may
  * not exist any more.
@@ -275,13 +284,12 @@ visit(Database *db)
 	}
 	else
 		retry_later(db);		/* it gave way to other processes */
+	if (is_idle(db))
+		idle_visit_ns = db->last_ns;
 	return true;
 }
 
-/*
- * Time at which the database must be visited; PG_INT64_MAX: at no certain time,
- * since it had no policies; such databases are visited in turn.
- */
+/* Time at which the database must be visited; those that had no policies are visited in turn. */
 static int64
 due_at(const Database *db)
 {
@@ -289,7 +297,8 @@ due_at(const Database *db)
 		return db->due_ns;
 	if (db->requested)
 		return Min(db->last_ns + PAUSE_NS, db->due_ns);
-	return db->last.has_policies || db->in_list || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
+	return !is_idle(db) ? db->due_ns :
+		idle_visit_ns + Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NANOS_PER_S);
 }
 
 /* Choose the database to visit next, and store in *wait in how many ns. */
@@ -297,10 +306,8 @@ static Database *
 next_visit(int64 *wait)
 {
 	int64		now = rbp_now_ns();
-	Database   *next = NULL;
-	Database   *idle = NULL;
 	int64		next_ns = PG_INT64_MAX;
-	int64		last_idle_ns = 0;
+	Database   *next = NULL;
 	HASH_SEQ_STATUS seq;
 	Database   *db;
 
@@ -309,25 +316,9 @@ next_visit(int64 *wait)
 	{
 		int64		due = due_at(db);
 
-		if (due < next_ns)
+		if (due < next_ns || (due == next_ns && db->last_ns < next->last_ns))
 		{
 			next = db;
-			next_ns = due;
-		}
-		if (due < PG_INT64_MAX)
-			continue;
-		last_idle_ns = Max(last_idle_ns, db->last_ns);
-		if (idle == NULL || db->last_ns < idle->last_ns)
-			idle = db;
-	}
-	if (idle != NULL)
-	{
-		int64		due = last_idle_ns +
-		Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NANOS_PER_S);
-
-		if (due < next_ns)
-		{
-			next = idle;
 			next_ns = due;
 		}
 	}

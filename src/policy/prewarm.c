@@ -716,6 +716,7 @@ load_relation(RbpLoadPiece *piece)
 			pg_usleep(2000000);
 	}
 	loading.at = &piece->at;
+	loading.stopped = false;
 	loading.deadline_ns = rbp_now_ns() + piece->time_ns;
 	if (OidIsValid(relid))
 	{
