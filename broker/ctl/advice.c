@@ -5,8 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/ctl/advice.h"
-#include "broker/ctl/table.h"
+#include "broker/ctl/ctl.h"
 
 #include <inttypes.h>
 

@@ -5,8 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/ctl/brokers.h"
-#include "broker/ctl/table.h"
+#include "broker/ctl/ctl.h"
 
 #include <stdlib.h>
 #include <string.h>

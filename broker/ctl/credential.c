@@ -9,8 +9,7 @@
 #include "broker/common/credentials.h"
 #include "broker/common/log.h"
 #include "broker/common/tls.h"
-#include "broker/ctl/credential.h"
-#include "broker/ctl/table.h"
+#include "broker/ctl/ctl.h"
 #include "common/text.h"
 
 #include <errno.h>

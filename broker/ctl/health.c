@@ -6,8 +6,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/format.h"
-#include "broker/ctl/health.h"
-#include "broker/ctl/table.h"
+#include "broker/ctl/ctl.h"
 #include "common/text.h"
 
 #include <inttypes.h>
@@ -24,12 +23,6 @@ static const char query[] =
 " 'saved_us', (SELECT coalesce(sum(saved_us), 0)::float8 FROM remote_bp_stat_donors),"
 " 'donors', (SELECT coalesce(json_agg(d ORDER BY donor), '[]') FROM remote_bp_stat_donors d WHERE bypassed > 0))"
 " FROM remote_bp_health h, remote_bp_stat s, remote_bp_stat_spill t";
-
-json_t *
-ctl_health_new(void)
-{
-	return json_pack("{s:b, s:[], s:[], s:[]}", "ok", 1, "problems", "summary", "notes");
-}
 
 /* Add a sentence to one of the lists. */
 static void
@@ -48,8 +41,8 @@ add(json_t *health, const char *list, const char *fmt,...)
 		json_object_set_new(health, "ok", json_false());
 }
 
-void
-ctl_health_of_broker(json_t *health, RbpHttp *http)
+static void
+add_broker(json_t *health, RbpHttp *http)
 {
 	static const char *const paths[] = {"/v1/donors", "/v1/leases"};
 	json_t	   *answers[2] = {NULL};
@@ -131,22 +124,24 @@ add_server(json_t *health, const json_t *answer)
 	}
 }
 
-void
-ctl_health_of_server(json_t *health, RbpServer *server)
+json_t *
+ctl_health(const CtlSources *sources)
 {
-	json_t	   *answer = rbp_server_query(server, query);
+	json_t	   *health = json_pack("{s:b, s:[], s:[], s:[]}", "ok", 1, "problems", "summary", "notes");
 
-	if (answer != NULL)
-		add_server(health, answer);
-	else
-		add(health, "problems", "server: %s", rbp_server_error(server));
-	json_decref(answer);
-}
+	if (sources->http != NULL)
+		add_broker(health, sources->http);
+	if (sources->server != NULL)
+	{
+		json_t	   *answer = rbp_server_query(sources->server, query);
 
-bool
-ctl_health_is_ok(const json_t *health)
-{
-	return json_is_true(json_object_get(health, "ok"));
+		if (answer != NULL)
+			add_server(health, answer);
+		else
+			add(health, "problems", "server: %s", rbp_server_error(sources->server));
+		json_decref(answer);
+	}
+	return health;
 }
 
 /* Returns what is to be before the next one: between. */
@@ -167,7 +162,7 @@ put_sentences(FILE *out, const json_t *list, const char *before, const char *bet
 void
 ctl_health_print(FILE *out, const json_t *health)
 {
-	const char *before = ctl_health_is_ok(health) ? "well: " : "not well: ";
+	const char *before = json_is_true(json_object_get(health, "ok")) ? "well: " : "not well: ";
 
 	before = put_sentences(out, json_object_get(health, "problems"), before, "; ");
 	(void) put_sentences(out, json_object_get(health, "summary"), before, "; ");

@@ -11,13 +11,7 @@
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
-#include "broker/ctl/advice.h"
-#include "broker/ctl/brokers.h"
-#include "broker/ctl/credential.h"
-#include "broker/ctl/health.h"
-#include "broker/ctl/show.h"
-#include "broker/ctl/table.h"
-#include "broker/ctl/top.h"
+#include "broker/ctl/ctl.h"
 #include "broker/server/server.h"
 #include "common/clock.h"
 #include "common/text.h"
@@ -146,71 +140,18 @@ fail(int code, int status, const char *fmt,...)
 	return code;
 }
 
-/*
- * ---- commands for a server ------------------------------------------------------
- */
-
-static int
-run_advice(const CtlSources *sources)
+/* For a program, or else by that function */
+static void
+print_answer(const json_t *answer, void (*show) (FILE *out, const json_t *answer))
 {
-	json_t	   *rows = rbp_server_query(sources->server, CTL_ADVICE_QUERY);
-	int			code = RBP_EXIT_OK;
-
-	if (rows == NULL)
-		code = fail(rbp_server_reached(sources->server) ? RBP_EXIT_FAIL : RBP_EXIT_UNREACHABLE, -1,
-					"advice: %s", rbp_server_error(sources->server));
-	else if (opt_json)
-		print_json(rows);
-	else if (json_array_size(rows) == 0)
-		code = fail(RBP_EXIT_FAIL, -1, "advice: there is none while remote_bp.advice is off");
-	else
-		ctl_advice_print(stdout, rows);
-	json_decref(rows);
-	return code;
-}
-
-static int
-run_top(const CtlSources *sources)
-{
-	ctl_top(sources, opt_once, opt_interval);
-	return RBP_EXIT_OK;
-}
-
-static int
-run_health(const CtlSources *sources)
-{
-	json_t	   *health = ctl_health_new();
-	bool		ok;
-
-	if (sources->http != NULL)
-		ctl_health_of_broker(health, sources->http);
-	if (sources->server != NULL)
-		ctl_health_of_server(health, sources->server);
-	ok = ctl_health_is_ok(health);
-	if (opt_json)
-		print_json(health);
-	else
-		ctl_health_print(stdout, health);
-	json_decref(health);
-	return ok ? RBP_EXIT_OK : RBP_EXIT_UNWELL;
-}
-
-/* Returns the exit code. */
-static int
-run_brokers(const CtlSources *sources)
-{
-	json_t	   *answer = ctl_brokers(sources->http);
-
 	if (opt_json)
 		print_json(answer);
 	else
-		ctl_brokers_print(stdout, answer);
-	json_decref(answer);
-	return RBP_EXIT_OK;
+		show(stdout, answer);
 }
 
 /*
- * ---- all commands ------------------------------------------------------------
+ * ---- commands: each returns the exit code -----------------------------------------
  */
 
 /* Options that not every command takes */
@@ -222,37 +163,183 @@ run_brokers(const CtlSources *sources)
 #define TAKES_WAIT		32		/* --wait and --timeout */
 #define TAKES_ONCE		64
 
-typedef struct Command
+typedef struct Command Command;
+
+struct Command
 {
 	const char *name;
 	const char *argument;		/* name of the argument, or NULL if there is
 								 * none */
 	unsigned	takes;
-	/* for a broker */
+	int			(*run) (const Command *command, const CtlSources *sources, int argc, char **argv);
+	/* for run_at_broker() */
 	const char *method;
 	const char *path;			/* "%s" is replaced by the argument */
 	void		(*show) (FILE *out, const json_t *answer);
-	/* for a server, or both; returns the exit code */
-	int			(*run) (const CtlSources *sources);
-	/* for a file: see ctl_credential() */
-	const char *(*edit) (const char *path, const char *cert, bool json, int argc, char **argv);
-} Command;
+};
+
+/*
+ * How many regions of the donor are leased; 0 if it has left, -1 if it does not drain any more.  *applied:
+ * it knows all that the broker has told it.
+ */
+static json_int_t
+leased_of(const json_t *answer, const char *id, bool *applied)
+{
+	size_t		i;
+	const json_t *donor;
+
+	*applied = true;
+	json_array_foreach(json_object_get(answer, "donors"), i, donor)
+	{
+		if (strcmp(ctl_text_of(donor, "id"), id) != 0)
+			continue;
+		*applied = ctl_int_of(donor, "applied") >= ctl_int_of(donor, "revision");
+		return strcmp(ctl_text_of(donor, "state"), "up") == 0 ? -1 : ctl_int_of(donor, "leased");
+	}
+	return 0;
+}
+
+/* Wait until nothing is leased of the donor, as its answer then says. */
+static int
+wait_until_drained(RbpHttp *http, const char *id, json_t *answer)
+{
+	int64_t		give_up = rbp_mono_ms() + (int64_t) opt_timeout * 1000;
+
+	for (;; sleep(1))
+	{
+		json_t	   *donors;
+		int			status = rbp_http_request(http, "GET", "/v1/donors", NULL, &donors);
+		bool		applied;
+		json_int_t	leased = leased_of(donors, id, &applied);
+
+		json_decref(donors);
+		json_object_set_new(answer, "leased", json_integer(leased));
+		if (status == 200 && leased == 0 && applied)
+		{
+			json_object_set_new(answer, "pending", json_array());
+			return RBP_EXIT_OK;
+		}
+		if (status >= 400 && status < 500)
+			return fail(RBP_EXIT_FAIL, status, "drain %s: %s", id, rbp_http_error(http));
+		if (leased < 0)
+			return fail(RBP_EXIT_FAIL, -1, "drain %s: it does not drain any more; somebody has called undrain, or the donor was started again", id);
+		if (opt_timeout == 0 || rbp_mono_ms() < give_up)
+			continue;
+		if (status != 200)
+			return fail(RBP_EXIT_UNREACHABLE, status, "drain %s: %s", id, rbp_http_error(http));
+		return fail(RBP_EXIT_FAIL, -1, "drain %s: %d of its regions are still leased after %d s", id, (int) leased, opt_timeout);
+	}
+}
+
+static int
+run_at_broker(const Command *command, const CtlSources *sources, int argc, char **argv)
+{
+	RbpHttp    *http = sources->http;
+	const char *argument = command->argument != NULL ? argv[0] : NULL;
+	char	   *path = rbp_http_path(command->path, argument);
+	json_t	   *answer;
+	int			status = rbp_http_request(http, command->method, path, NULL, &answer);
+	int			code = RBP_EXIT_OK;
+
+	free(path);
+	if (status < 200 || status > 299 || answer == NULL)
+		code = fail(status == -1 ? RBP_EXIT_UNREACHABLE : RBP_EXIT_FAIL, status, "%s%s%s: %s",
+					command->name, argument ? " " : "", argument ? argument : "", rbp_http_error(http));
+	else if (opt_wait)
+		code = wait_until_drained(http, argument, answer);
+	if (code == RBP_EXIT_OK)
+		print_answer(answer, command->show);
+	if (code == RBP_EXIT_OK && json_array_size(json_object_get(answer, "pending")) > 0)
+	{
+		char	   *pending = json_dumps(json_object_get(answer, "pending"), 0);
+
+		rbp_log(RBP_LOG_WARNING, "not applied yet by donors %s: if the broker ends before, this is undone", pending);
+		free(pending);
+		code = RBP_EXIT_UNWELL;
+	}
+	json_decref(answer);
+	return code;
+}
+
+static int
+run_advice(const Command *command, const CtlSources *sources, int argc, char **argv)
+{
+	json_t	   *rows = rbp_server_query(sources->server, CTL_ADVICE_QUERY);
+	int			code = RBP_EXIT_OK;
+
+	if (rows == NULL)
+		code = fail(rbp_server_reached(sources->server) ? RBP_EXIT_FAIL : RBP_EXIT_UNREACHABLE, -1,
+					"advice: %s", rbp_server_error(sources->server));
+	else if (!opt_json && json_array_size(rows) == 0)
+		code = fail(RBP_EXIT_FAIL, -1, "advice: there is none while remote_bp.advice is off");
+	else
+		print_answer(rows, ctl_advice_print);
+	json_decref(rows);
+	return code;
+}
+
+static int
+run_top(const Command *command, const CtlSources *sources, int argc, char **argv)
+{
+	bool		ok = ctl_top(sources);
+
+	if (opt_once && !ok)
+		rbp_die("top: not everybody has answered");
+	if (!opt_once)
+		printf("\n");
+	return RBP_EXIT_OK;
+}
+
+static int
+run_health(const Command *command, const CtlSources *sources, int argc, char **argv)
+{
+	json_t	   *health = ctl_health(sources);
+	bool		ok = json_is_true(json_object_get(health, "ok"));
+
+	print_answer(health, ctl_health_print);
+	json_decref(health);
+	return ok ? RBP_EXIT_OK : RBP_EXIT_UNWELL;
+}
+
+static int
+run_brokers(const Command *command, const CtlSources *sources, int argc, char **argv)
+{
+	json_t	   *answer = ctl_brokers(sources->http);
+
+	print_answer(answer, ctl_brokers_print);
+	json_decref(answer);
+	return RBP_EXIT_OK;
+}
+
+static int
+run_credential(const Command *command, const CtlSources *sources, int argc, char **argv)
+{
+	const char *fault = ctl_credential(opt_credentials, opt_tls_cert, opt_json, argc, argv);
+
+	if (fault != NULL)
+		rbp_usage_error(&program, "%s", fault);
+	return RBP_EXIT_OK;
+}
+
+/*
+ * ---- the command line --------------------------------------------------------
+ */
 
 #define SHOWS	(TAKES_BROKER | TAKES_JSON | TAKES_WATCH)
 #define DOES	(TAKES_BROKER | TAKES_JSON)
 
 static const Command commands[] = {
-	{"donors", NULL, SHOWS, "GET", "/v1/donors", ctl_show_donors, NULL, NULL},
-	{"leases", NULL, SHOWS, "GET", "/v1/leases", ctl_show_leases, NULL, NULL},
-	{"drain", "DONOR", DOES | TAKES_WAIT, "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL, NULL},
-	{"undrain", "DONOR", DOES, "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL, NULL},
-	{"forget", "DONOR", DOES, "POST", "/v1/donors/%s/forget", ctl_show_forget, NULL, NULL},
-	{"revoke", "LEASE", DOES, "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL, NULL},
-	{"brokers", NULL, SHOWS, NULL, NULL, NULL, run_brokers, NULL},
-	{"health", NULL, SHOWS | TAKES_SERVER, NULL, NULL, NULL, run_health, NULL},
-	{"advice", NULL, TAKES_SERVER | TAKES_JSON, NULL, NULL, NULL, run_advice, NULL},
-	{"top", NULL, TAKES_BROKER | TAKES_SERVER | TAKES_ONCE, NULL, NULL, NULL, run_top, NULL},
-	{"credential", NULL, TAKES_FILE | TAKES_JSON, NULL, NULL, NULL, NULL, ctl_credential},
+	{"donors", NULL, SHOWS, run_at_broker, "GET", "/v1/donors", ctl_show_donors},
+	{"leases", NULL, SHOWS, run_at_broker, "GET", "/v1/leases", ctl_show_leases},
+	{"drain", "DONOR", DOES | TAKES_WAIT, run_at_broker, "POST", "/v1/donors/%s/drain", ctl_show_drain},
+	{"undrain", "DONOR", DOES, run_at_broker, "POST", "/v1/donors/%s/undrain", ctl_show_undrain},
+	{"forget", "DONOR", DOES, run_at_broker, "POST", "/v1/donors/%s/forget", ctl_show_forget},
+	{"revoke", "LEASE", DOES, run_at_broker, "POST", "/v1/leases/%s/revoke", ctl_show_revoke},
+	{"brokers", NULL, SHOWS, run_brokers, NULL, NULL, NULL},
+	{"health", NULL, SHOWS | TAKES_SERVER, run_health, NULL, NULL, NULL},
+	{"advice", NULL, TAKES_SERVER | TAKES_JSON, run_advice, NULL, NULL, NULL},
+	{"top", NULL, TAKES_BROKER | TAKES_SERVER | TAKES_ONCE, run_top, NULL, NULL, NULL},
+	{"credential", NULL, TAKES_FILE | TAKES_JSON, run_credential, NULL, NULL, NULL},
 	{.name = NULL}
 };
 
@@ -288,7 +375,7 @@ check_options(const Command *command)
 	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
 		if (given[i].given && (command->takes & given[i].takes) == 0)
 			rbp_usage_error(&program, "%s does not take --%s", command->name, given[i].name);
-	if (command->edit != NULL && opt_credentials == NULL)
+	if (command->run == run_credential && opt_credentials == NULL)
 		rbp_usage_error(&program, "--credentials is required");
 	if (opt_timeout > 0 && !opt_wait)
 		rbp_usage_error(&program, "--timeout is for --wait");
@@ -315,7 +402,7 @@ find_command(int argc, char **argv)
 			continue;
 		if (command->argument != NULL && (argc < 2 || argv[1][0] == '\0'))
 			rbp_usage_error(&program, "%s needs a %s", command->name, command->argument);
-		if (command->edit == NULL && argc > (command->argument ? 2 : 1))
+		if (command->run != run_credential && argc > (command->argument ? 2 : 1))
 			rbp_usage_error(&program, "there are too many arguments");
 		check_options(command);
 		return command;
@@ -339,104 +426,25 @@ create_http(void)
 	return http;
 }
 
-/*
- * How many regions of the donor are leased; 0 if it has left, -1 if it does not drain any more.  *applied:
- * it knows all that the broker has told it.
- */
-static json_int_t
-leased_of(const json_t *answer, const char *id, bool *applied)
-{
-	size_t		i;
-	const json_t *donor;
-
-	*applied = true;
-	json_array_foreach(json_object_get(answer, "donors"), i, donor)
-	{
-		if (strcmp(ctl_text_of(donor, "id"), id) != 0)
-			continue;
-		*applied = ctl_int_of(donor, "applied") >= ctl_int_of(donor, "revision");
-		return strcmp(ctl_text_of(donor, "state"), "up") == 0 ? -1 : ctl_int_of(donor, "leased");
-	}
-	return 0;
-}
-
-/* Wait until nothing is leased of the donor, as its answer then says.  Returns the exit code. */
-static int
-wait_until_drained(RbpHttp *http, const char *id, json_t *answer)
-{
-	int64_t		give_up = rbp_mono_ms() + (int64_t) opt_timeout * 1000;
-
-	for (;; sleep(1))
-	{
-		json_t	   *donors;
-		int			status = rbp_http_request(http, "GET", "/v1/donors", NULL, &donors);
-		bool		applied;
-		json_int_t	leased = leased_of(donors, id, &applied);
-
-		json_decref(donors);
-		json_object_set_new(answer, "leased", json_integer(leased));
-		if (status == 200 && leased == 0 && applied)
-		{
-			json_object_set_new(answer, "pending", json_array());
-			return RBP_EXIT_OK;
-		}
-		if (status >= 400 && status < 500)
-			return fail(RBP_EXIT_FAIL, status, "drain %s: %s", id, rbp_http_error(http));
-		if (leased < 0)
-			return fail(RBP_EXIT_FAIL, -1, "drain %s: it does not drain any more; somebody has called undrain, or the donor was started again", id);
-		if (opt_timeout == 0 || rbp_mono_ms() < give_up)
-			continue;
-		if (status != 200)
-			return fail(RBP_EXIT_UNREACHABLE, status, "drain %s: %s", id, rbp_http_error(http));
-		return fail(RBP_EXIT_FAIL, -1, "drain %s: %d of its regions are still leased after %d s", id, (int) leased, opt_timeout);
-	}
-}
-
-/* Returns the exit code. */
-static int
-ask_broker(RbpHttp *http, const Command *command, const char *argument)
-{
-	char	   *path = rbp_http_path(command->path, argument);
-	json_t	   *answer;
-	int			status = rbp_http_request(http, command->method, path, NULL, &answer);
-	int			code;
-
-	if (status < 200 || status > 299 || answer == NULL)
-		code = fail(status == -1 ? RBP_EXIT_UNREACHABLE : RBP_EXIT_FAIL, status, "%s%s%s: %s",
-					command->name, argument ? " " : "", argument ? argument : "", rbp_http_error(http));
-	else
-		code = opt_wait ? wait_until_drained(http, argument, answer) : RBP_EXIT_OK;
-	if (code == RBP_EXIT_OK && opt_json)
-		print_json(answer);
-	else if (code == RBP_EXIT_OK)
-		command->show(stdout, answer);
-	if (code == RBP_EXIT_OK && json_array_size(json_object_get(answer, "pending")) > 0)
-	{
-		char	   *pending = json_dumps(json_object_get(answer, "pending"), 0);
-
-		rbp_log(RBP_LOG_WARNING, "not applied yet by donors %s: if the broker ends before, this is undone", pending);
-		free(pending);
-		code = RBP_EXIT_UNWELL;
-	}
-	json_decref(answer);
-	free(path);
-	return code;
-}
-
 /* Once, or again and again until a signal ends it.  Returns the exit code. */
 static int
-run_command(const Command *command, const CtlSources *sources, const char *argument)
+run_command(const Command *command, const CtlSources *sources, int argc, char **argv)
 {
-	for (;; sleep((unsigned) opt_watch))
+	int			every = command->run != run_top ? opt_watch : opt_once ? 0 : opt_interval;
+
+	/* what there is to see again and again appears at once */
+	if (every > 0)
+		(void) setvbuf(stdout, NULL, _IOFBF, 1 << 16);
+	for (;; sleep((unsigned) every))
 	{
 		int			code;
 
-		if (opt_watch > 0 && isatty(STDOUT_FILENO))
+		if (every > 0 && isatty(STDOUT_FILENO))
 			printf("\033[H\033[2J");
-		code = command->run != NULL ? command->run(sources) : ask_broker(sources->http, command, argument);
+		code = command->run(command, sources, argc, argv);
 		if (fflush(stdout) != 0 || ferror(stdout))
 			rbp_die("could not write the output");
-		if (opt_watch == 0)
+		if (every == 0)
 			return code;
 	}
 }
@@ -447,7 +455,7 @@ main(int argc, char **argv)
 	const Command *command;
 	CtlSources	sources = {0};
 	int			first;
-	int			code = RBP_EXIT_OK;
+	int			code;
 
 	rbp_log_init(program.name, RBP_LOG_INFO);
 	first = rbp_options_parse(&program, argc, argv);
@@ -459,17 +467,7 @@ main(int argc, char **argv)
 		sources.http = create_http();
 	if ((command->takes & TAKES_SERVER) != 0 && (opt_broker == NULL || opt_dbname != NULL || command->run == run_top))
 		sources.server = rbp_server_create(opt_dbname);
-	if (command->edit != NULL)
-	{
-		const char *fault = command->edit(opt_credentials, opt_tls_cert, opt_json, argc - first - 1, argv + first + 1);
-
-		if (fault != NULL)
-			rbp_usage_error(&program, "%s", fault);
-		if (fflush(stdout) != 0 || ferror(stdout))
-			rbp_die("could not write the output");
-	}
-	else
-		code = run_command(command, &sources, command->argument ? argv[first + 1] : NULL);
+	code = run_command(command, &sources, argc - first - 1, argv + first + 1);
 
 	if (sources.http != NULL)
 		rbp_http_destroy(sources.http);

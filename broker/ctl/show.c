@@ -6,8 +6,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/format.h"
-#include "broker/ctl/show.h"
-#include "broker/ctl/table.h"
+#include "broker/ctl/ctl.h"
 
 #include "common/text.h"
 

@@ -6,7 +6,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/format.h"
-#include "broker/ctl/table.h"
+#include "broker/ctl/ctl.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -6,14 +6,8 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/format.h"
-#include "broker/common/log.h"
-#include "broker/ctl/advice.h"
-#include "broker/ctl/show.h"
-#include "broker/ctl/table.h"
-#include "broker/ctl/top.h"
+#include "broker/ctl/ctl.h"
 #include "common/clock.h"
-
-#include <unistd.h>
 
 static const char query[] =
 "SELECT json_build_object("
@@ -83,13 +77,10 @@ typedef struct Reads
 	double		from[PLACES];
 } Reads;
 
-typedef struct Screen
-{
-	const CtlSources *sources;
-	bool		has_before;		/* from here on, of the last refresh */
-	Reads		before;
-	int64_t		before_ns;
-} Screen;
+/* Of the last refresh */
+static bool has_before;
+static Reads before;
+static int64_t before_ns;
 
 /*
  * ---- what there is to see ----------------------------------------------------
@@ -115,9 +106,9 @@ reads_of(const json_t *tier)
 }
 
 static void
-show_reads(FILE *out, const Reads *reads, const Reads *before, double seconds)
+show_reads(FILE *out, const Reads *reads, const Reads *since, double seconds)
 {
-	double		all = reads->all - before->all;
+	double		all = reads->all - since->all;
 
 	if (all <= 0 || seconds <= 0)
 	{
@@ -127,13 +118,13 @@ show_reads(FILE *out, const Reads *reads, const Reads *before, double seconds)
 	fprintf(out, "%.0f a second:", all / seconds);
 	for (int i = 0; i < PLACES; i++)
 		fprintf(out, "%s %.1f %% %s", i > 0 ? "," : "",
-				100 * (reads->from[i] - before->from[i]) / all, places[i].name);
+				100 * (reads->from[i] - since->from[i]) / all, places[i].name);
 	fprintf(out, "\n");
 }
 
 /* Reads since the reset, and since the last refresh if there has been no reset */
 static void
-show_hit_ratio(Screen *screen, FILE *out, const json_t *answer)
+show_hit_ratio(FILE *out, const json_t *answer)
 {
 	Reads		now = reads_of(json_object_get(answer, "tier"));
 	const Reads none = {0};
@@ -142,16 +133,16 @@ show_hit_ratio(Screen *screen, FILE *out, const json_t *answer)
 
 	fprintf(out, "reads, last %.0f s: ", age);
 	show_reads(out, &now, &none, age);
-	if (screen->has_before && now.all >= screen->before.all)
+	if (has_before && now.all >= before.all)
 	{
-		double		seconds = (double) (now_ns - screen->before_ns) / 1e9;
+		double		seconds = (double) (now_ns - before_ns) / 1e9;
 
 		fprintf(out, "reads, last %.1f s: ", seconds);
-		show_reads(out, &now, &screen->before, seconds);
+		show_reads(out, &now, &before, seconds);
 	}
-	screen->has_before = true;
-	screen->before = now;
-	screen->before_ns = now_ns;
+	has_before = true;
+	before = now;
+	before_ns = now_ns;
 }
 
 static void
@@ -172,22 +163,21 @@ show_tier(FILE *out, const json_t *answer)
 
 /* Returns false if the server does not answer. */
 static bool
-show_server(Screen *screen, FILE *out)
+show_server(RbpServer *server, FILE *out)
 {
-	RbpServer  *server = screen->sources->server;
 	json_t	   *answer = rbp_server_query(server, query);
 	const json_t *rows;
 
 	if (answer == NULL)
 	{
-		screen->has_before = false;
+		has_before = false;
 		fprintf(out, "the server does not answer: %s\n", rbp_server_error(server));
 		return false;
 	}
 	fprintf(out, "remote_bp on PostgreSQL %s, %s\n", ctl_text_of(answer, "version"),
 			ctl_text_of(answer, "at"));
 	show_tier(out, answer);
-	show_hit_ratio(screen, out, answer);
+	show_hit_ratio(out, answer);
 	fprintf(out, "\n");
 	ctl_table_print(out, latency_columns, json_object_get(answer, "latencies"));
 	fprintf(out, "\n");
@@ -235,29 +225,12 @@ show_broker(RbpHttp *http, FILE *out)
 	return true;
 }
 
-void
-ctl_top(const CtlSources *sources, bool once, int interval)
+bool
+ctl_top(const CtlSources *sources)
 {
-	Screen		screen = {.sources = sources};
-	const char *clear = !once && isatty(STDOUT_FILENO) ? "\033[H\033[2J" : "";
+	bool		ok = show_server(sources->server, stdout);
 
-	/* what there is to see appears at once, when everybody has answered */
-	(void) setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-	for (;;)
-	{
-		bool		ok;
-
-		printf("%s", clear);
-		ok = show_server(&screen, stdout);
-		if (sources->http != NULL)
-			ok &= show_broker(sources->http, stdout);
-		if (once && !ok)
-			rbp_die("top: not everybody has answered");
-		if (once)
-			return;
-		printf("\n");
-		if (fflush(stdout) != 0)
-			rbp_die("could not write the output");
-		sleep((unsigned) interval);
-	}
+	if (sources->http != NULL)
+		ok &= show_broker(sources->http, stdout);
+	return ok;
 }
