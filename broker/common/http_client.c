@@ -9,10 +9,8 @@
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
 #include "common/bytes.h"
-#include "common/curl_tls.h"
+#include "common/curl_request.h"
 #include "common/json.h"
-#include "common/limits.h"
-#include "common/text.h"
 #include "common/urls.h"
 
 #include <curl/curl.h>
@@ -31,20 +29,13 @@ struct RbpHttp
 	char	   *token;			/* in use; NULL: none */
 	bool		reload;			/* try the file's token first */
 	bool		unbelieved;		/* the broker, when it was asked last */
+	bool		fresh_connect;	/* with the next request */
+	long		connect_ms;
+	long		total_ms;
 	const atomic_bool *abort_flag;
 
 	RbpBytes	body;			/* of the last answer */
 	char		error[CURL_ERROR_SIZE];
-};
-
-/*
- * An "Expect:" header would cost a round trip, and a second with servers that
- * do not answer it.
- */
-static struct curl_slist headers[] = {
-	{"Content-Type: application/json", &headers[1]},
-	{"Accept: application/json", &headers[2]},
-	{"Expect:", NULL}
 };
 
 void
@@ -52,18 +43,6 @@ rbp_http_init(void)
 {
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		rbp_die("could not initialize libcurl");
-}
-
-/*
- * libcurl's write callback; accepting fewer bytes than given fails the request
- */
-static size_t
-take_body(char *data, size_t size, size_t nmemb, void *arg)
-{
-	RbpHttp    *http = arg;
-
-	return rbp_bytes_append(&http->body, data, size * nmemb, RBP_JSON_ANSWER_BYTES) ?
-		size * nmemb : 0;
 }
 
 /* libcurl's progress callback, called about once a second; non-zero aborts */
@@ -74,15 +53,6 @@ check_abort(void *arg, curl_off_t dltotal, curl_off_t dlnow,
 	const RbpHttp *http = arg;
 
 	return http->abort_flag != NULL && atomic_load(http->abort_flag);
-}
-
-/* Use this token, or none, from now on, and take ownership of it. */
-static void
-use_token(RbpHttp *http, char *token)
-{
-	http->token = token;
-	if (!rbp_curl_believe(http->curl, http->url, token, http->ca_file))
-		rbp_die("out of memory");
 }
 
 RbpHttp *
@@ -97,26 +67,9 @@ rbp_http_create(const char *urls, const char *token_file, const char *ca_file,
 	(void) rbp_urls_get(urls, 0, http->url);
 	http->token_file = token_file;
 	http->ca_file = ca_file;
-	use_token(http, rbp_token_load(token_file));
-	curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
-	curl_easy_setopt(http->curl, CURLOPT_ERRORBUFFER, http->error);
-	curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, take_body);
-	curl_easy_setopt(http->curl, CURLOPT_WRITEDATA, http);
-	curl_easy_setopt(http->curl, CURLOPT_XFERINFOFUNCTION, check_abort);
-	curl_easy_setopt(http->curl, CURLOPT_XFERINFODATA, http);
-	curl_easy_setopt(http->curl, CURLOPT_NOPROGRESS, 0L);
-	curl_easy_setopt(http->curl, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(http->curl, CURLOPT_PROXY, "");
-	curl_easy_setopt(http->curl, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION);
-	curl_easy_setopt(http->curl, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
-	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
-
-	/*
-	 * A broker that has moved is found by its name: look it up for each
-	 * connection.  There is one connection; FRESH_CONNECT replaces it.
-	 */
-	curl_easy_setopt(http->curl, CURLOPT_DNS_CACHE_TIMEOUT, 0L);
-	curl_easy_setopt(http->curl, CURLOPT_MAXCONNECTS, 1L);
+	http->token = rbp_token_load(token_file);
+	http->connect_ms = connect_ms;
+	http->total_ms = total_ms;
 	return http;
 }
 
@@ -140,8 +93,7 @@ rbp_http_use(RbpHttp *http, int n)
 		return false;
 	strcpy(http->url, url);
 	http->used = n;
-	use_token(http, http->token);
-	curl_easy_setopt(http->curl, CURLOPT_FRESH_CONNECT, 1L);
+	http->fresh_connect = true;
 	return true;
 }
 
@@ -173,7 +125,7 @@ rbp_http_url(const RbpHttp *http)
 void
 rbp_http_set_timeout(RbpHttp *http, long total_ms)
 {
-	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
+	http->total_ms = total_ms;
 }
 
 void
@@ -195,22 +147,27 @@ rbp_http_set_abort(RbpHttp *http, const atomic_bool *flag)
 static bool
 exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 {
-	CURLcode	rc;
+	CURLcode	rc = CURLE_OUT_OF_MEMORY;
 
 	http->body.len = 0;
 	http->error[0] = '\0';
-	curl_easy_setopt(http->curl, CURLOPT_URL, url);
-	if (text != NULL || strcmp(method, "POST") == 0)
-	{
-		curl_easy_setopt(http->curl, CURLOPT_POST, 1L);
-		curl_easy_setopt(http->curl, CURLOPT_POSTFIELDSIZE, -1L);
-		curl_easy_setopt(http->curl, CURLOPT_COPYPOSTFIELDS, text ? text : "");
-	}
-	else
-		curl_easy_setopt(http->curl, CURLOPT_HTTPGET, 1L);
-	curl_easy_setopt(http->curl, CURLOPT_CUSTOMREQUEST, method);
+	if (text == NULL && strcmp(method, "POST") == 0)
+		text = "";
 
-	rc = curl_easy_perform(http->curl);
+	/*
+	 * A broker that has moved is found by its name: look it up for each
+	 * connection.  There is one connection; FRESH_CONNECT replaces it.
+	 */
+	if (rbp_curl_prepare(http->curl, method, url, text, http->token, http->ca_file,
+						 http->connect_ms, http->total_ms, &http->body) &&
+		curl_easy_setopt(http->curl, CURLOPT_ERRORBUFFER, http->error) == CURLE_OK &&
+		curl_easy_setopt(http->curl, CURLOPT_XFERINFOFUNCTION, check_abort) == CURLE_OK &&
+		curl_easy_setopt(http->curl, CURLOPT_XFERINFODATA, http) == CURLE_OK &&
+		curl_easy_setopt(http->curl, CURLOPT_NOPROGRESS, 0L) == CURLE_OK &&
+		curl_easy_setopt(http->curl, CURLOPT_DNS_CACHE_TIMEOUT, 0L) == CURLE_OK &&
+		curl_easy_setopt(http->curl, CURLOPT_MAXCONNECTS, 1L) == CURLE_OK &&
+		curl_easy_setopt(http->curl, CURLOPT_FRESH_CONNECT, http->fresh_connect ? 1L : 0L) == CURLE_OK)
+		rc = curl_easy_perform(http->curl);
 	http->unbelieved = rbp_curl_unbelieved(rc);
 	if (rc != CURLE_OK && (http->error[0] == '\0' || rc == CURLE_UNSUPPORTED_PROTOCOL))
 		snprintf(http->error, sizeof(http->error), "%s", rbp_curl_error(rc));
@@ -225,18 +182,10 @@ static int
 take_answer(RbpHttp *http, json_t **reply)
 {
 	json_t	   *decoded = NULL;
-	struct curl_header *mark;
-	char		text[80];
-	long		status = 0;
+	int			status = rbp_curl_status(http->curl, &http->body, http->error, sizeof(http->error));
 
-	curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (curl_easy_header(http->curl, RBP_BROKER_HEADER, 0, CURLH_HEADER, -1, &mark) != CURLHE_OK)
-	{
-		rbp_copy_printable(text, sizeof(text), http->body.data, http->body.len);
-		snprintf(http->error, sizeof(http->error),
-				 "HTTP status %ld, but not from a remote_bp broker: \"%s\"", status, text);
+	if (status == 0)
 		return -1;
-	}
 	if (rbp_json_values(http->body.data, http->body.len) > RBP_JSON_ANSWER_VALUES)
 	{
 		snprintf(http->error, sizeof(http->error), "the answer has too many values or levels");
@@ -257,14 +206,13 @@ take_answer(RbpHttp *http, json_t **reply)
 		if (why != NULL)
 			snprintf(http->error, sizeof(http->error), "%s", why);
 		else
-			snprintf(http->error, sizeof(http->error), "HTTP status %ld",
-					 status);
+			snprintf(http->error, sizeof(http->error), "HTTP status %d", status);
 	}
 	if (reply != NULL)
 		*reply = decoded;
 	else
 		json_decref(decoded);
-	return (int) status;
+	return status;
 }
 
 /* Send a request once; see rbp_http_request(). */
@@ -319,18 +267,18 @@ send_request(RbpHttp *http, const char *method, const char *url, const char *tex
 	int			status;
 
 	if (fresh != NULL)
-		use_token(http, fresh);
+		http->token = fresh;
 	status = send_once(http, method, url, text, reply);
 	if (is_refused(http, status) && fresh != NULL)
 	{
 		rbp_log_repeated(RBP_LOG_WARNING, "the broker does not accept the credential of \"%s\", or is not whom its pin names: the one before stays in use",
 						 http->token_file);
-		use_token(http, before);
+		http->token = before;
 		status = send_once(http, method, url, text, reply);
 	}
 	else if (is_refused(http, status) && (fresh = new_token(http)) != NULL)
 	{
-		use_token(http, fresh);
+		http->token = fresh;
 		status = send_once(http, method, url, text, reply);
 	}
 	if (status != -1)
@@ -344,7 +292,7 @@ send_request(RbpHttp *http, const char *method, const char *url, const char *tex
 	}
 	else
 	{
-		use_token(http, before);
+		http->token = before;
 		rbp_token_free(fresh);
 	}
 	return status;
@@ -370,7 +318,7 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 				 "cannot encode the request as JSON");
 	else
 		status = send_request(http, method, url, text, reply);
-	curl_easy_setopt(http->curl, CURLOPT_FRESH_CONNECT, status < 0 ? 1L : 0L);
+	http->fresh_connect = status < 0;
 	free(text);
 	free(url);
 	return status;

@@ -46,10 +46,8 @@
 #include "base/wait.h"
 #include "common/bytes.h"
 #include "common/clock.h"
-#include "common/curl_tls.h"
-#include "common/json.h"
+#include "common/curl_request.h"
 #include "common/limits.h"
-#include "common/text.h"
 #include "lease/http.h"
 #include "lease/names.h"
 #include "transport/transport.h"
@@ -73,13 +71,6 @@ block_signals(void)
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	return before;
-}
-
-/* CURLOPT_WRITEFUNCTION; returning less than was given fails the request */
-static size_t
-receive_body(char *data, size_t size, size_t nmemb, void *arg)
-{
-	return rbp_bytes_append(arg, data, size * nmemb, RBP_JSON_ANSWER_BYTES) ? size * nmemb : 0;
 }
 
 bool
@@ -135,33 +126,15 @@ resolve_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
  */
 static bool
 set_options(const char *url, const char *token, const RbpHttpRequest *request,
-			RbpBytes *answer)
+			const struct curl_slist *addresses, RbpBytes *answer)
 {
-	static struct curl_slist headers[] = {
-		{"Content-Type: application/json", &headers[1]},
-		{"Accept: application/json", &headers[2]},
-		{"Expect:", NULL}		/* do not ask whether a large body is welcome */
-	};
-
-	curl_easy_reset(easy);
-	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
-		rbp_curl_believe(easy, url, token, rbp_guc_broker_ca_file[0] != '\0' ? rbp_guc_broker_ca_file : NULL) &&
-		(request->body == NULL ||
-		 curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body) == CURLE_OK) &&
-		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, receive_body) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-	/* a token is for the broker, not for what http_proxy may name */
-		curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION) == CURLE_OK &&
+	return rbp_curl_prepare(easy, request->method, url, request->body, token,
+							rbp_guc_broker_ca_file[0] != '\0' ? rbp_guc_broker_ca_file : NULL,
+							Min(CONNECT_TIMEOUT_MS, request->timeout_ms), request->timeout_ms, answer) &&
 		curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_SECONDS) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, foreign ? 1L : 0L) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-						 Min(CONNECT_TIMEOUT_MS, request->timeout_ms)) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms) == CURLE_OK;
+		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK;
 }
 
 /* Let libcurl do what is due.  True if the request is done, with *result set. */
@@ -247,20 +220,13 @@ static void
 take_reply(const RbpBytes *answer, RbpHttpReply *reply)
 {
 	struct curl_header *mark;
-	char text[	80];
-	long		status = 0;
+	int			status = rbp_curl_status(easy, answer, reply->error, sizeof(reply->error));
 
-	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-	foreign = curl_easy_header(easy, RBP_BROKER_HEADER, 0, CURLH_HEADER, -1, &mark) != CURLHE_OK;
+	foreign = status == 0;
 	reply->foreign = foreign;
 	if (foreign)
-	{
-		rbp_copy_printable(text, sizeof(text), answer->data, answer->len);
-		snprintf(reply->error, sizeof(reply->error),
-				 "HTTP status %ld, but not from a remote_bp broker: \"%s\"", status, text);
 		return;
-	}
-	reply->status = (int) status;
+	reply->status = status;
 	/* a 403 may also mean a wrong secret of the lease */
 	reply->refused = status == 401 ||
 		(status == 403 && curl_easy_header(easy, "WWW-Authenticate", 0, CURLH_HEADER, -1, &mark) == CURLHE_OK);
@@ -299,8 +265,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	if (entry.len > 0)
 		addresses = curl_slist_append(NULL, entry.data);
 	if ((entry.len == 0 || addresses != NULL) &&
-		set_options(full_url, token, request, &answer) &&
-		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
+		set_options(full_url, token, request, addresses, &answer))
 	{
 		CURLMcode	added;
 
