@@ -159,19 +159,6 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep,
 	return rc;
 }
 
-/* The desired state of one lease. */
-typedef struct DesiredLease
-{
-	const char *id;				/* points into the JSON */
-	const char *client;			/* likewise; the id, if the broker does not
-								 * tell */
-	uint8_t		key[RBP_SECRET_LEN];
-	json_int_t	ttl_ms;
-	const json_t *regions;		/* likewise; their numbers */
-	const json_t *revs;			/* likewise; NULL: as they were */
-	json_t	   *about;			/* likewise; NULL: the broker does not tell */
-} DesiredLease;
-
 static bool
 is_region(const json_t *number)
 {
@@ -181,7 +168,7 @@ is_region(const json_t *number)
 
 /* Decode the desired state of a lease.  False if it is invalid. */
 static bool
-parse_desired_lease(const json_t *lease, DesiredLease *desired)
+parse_desired_lease(const json_t *lease, RbpDonorDesired *desired)
 {
 	const char *key;
 	const json_t *region;
@@ -219,7 +206,7 @@ check_desired_state(const json_t *reply)
 {
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *lease;
-	DesiredLease desired;
+	RbpDonorDesired desired;
 
 	/* each has one of the regions at least */
 	bool		valid = json_is_integer(json_object_get(reply, "revision")) &&
@@ -234,47 +221,22 @@ check_desired_state(const json_t *reply)
 	return valid;
 }
 
-static void
-apply_lease(const json_t *lease, int64_t now)
-{
-	DesiredLease desired;
-	uint32_t   *regions;
-	int64_t    *revs;
-	uint32_t	n = 0;
-	size_t		i;
-	const json_t *region;
-
-	if (!parse_desired_lease(lease, &desired))
-		return;					/* not reached: already checked */
-	regions = calloc(json_array_size(desired.regions) + 1, sizeof(uint32_t));
-	revs = calloc(json_array_size(desired.regions) + 1, sizeof(int64_t));
-	if (regions == NULL || revs == NULL)
-		rbp_die("out of memory");
-	json_array_foreach(desired.regions, i, region)
-	{
-		revs[n] = json_integer_value(json_array_get(desired.revs, i));
-		regions[n++] = (uint32_t) json_integer_value(region);
-	}
-	donor_apply_lease(desired.id, desired.client, desired.key, now + desired.ttl_ms * 1000000, desired.about,
-					  regions, desired.revs != NULL ? revs : NULL, n);
-	explicit_bzero(desired.key, sizeof(desired.key));
-	free(regions);
-	free(revs);
-}
-
 /* Apply an answer that was found valid.  now: the time when it arrived. */
 static void
 apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 {
+	RbpDonorDesired desired;
 	const json_t *item;
 	size_t		i;
 
 	donor_apply_begin();
 	json_array_foreach(json_object_get(reply, "leases"), i, item)
 	{
-		apply_lease(item, now);
+		if (parse_desired_lease(item, &desired))
+			donor_apply_lease(&desired, now);
 	}
 	donor_apply_end();
+	explicit_bzero(desired.key, sizeof(desired.key));
 
 	/* a report that a region is clean may have been lost */
 	json_array_foreach(json_object_get(reply, "dirty"), i, item)

@@ -107,15 +107,14 @@ lookup(const uint8_t digest[RBP_VERBS_DIGEST_LEN])
 
 /* Enter a lease into the table. */
 static RbpDonorLease *
-add_lease(const char *id, const uint8_t key[RBP_SECRET_LEN],
-		  const uint8_t digest[RBP_VERBS_DIGEST_LEN])
+add_lease(const RbpDonorDesired *desired, const uint8_t digest[RBP_VERBS_DIGEST_LEN])
 {
 	RbpDonorLease *lease = calloc(1, sizeof(*lease));
 
 	if (lease == NULL)
 		rbp_die("out of memory");
-	strncpy(lease->id, id, sizeof(lease->id) - 1);
-	memcpy(lease->key, key, RBP_SECRET_LEN);
+	strncpy(lease->id, desired->id, sizeof(lease->id) - 1);
+	memcpy(lease->key, desired->key, RBP_SECRET_LEN);
 	memcpy(lease->digest, digest, RBP_VERBS_DIGEST_LEN);
 	atomic_store(&lease->refs, 1);
 	if (tsearch(lease, &leases_by_digest, compare_digests) == NULL)
@@ -311,15 +310,16 @@ donor_apply_begin(void)
 }
 
 void
-donor_apply_lease(const char *id, const char *client,
-				  const uint8_t key[RBP_SECRET_LEN], int64_t deadline_ns, json_t *about,
-				  const uint32_t *regions, const int64_t *revs, uint32_t nregions)
+donor_apply_lease(const RbpDonorDesired *desired, int64_t now)
 {
+	int64_t		deadline_ns = now + desired->ttl_ms * NANOS_PER_MS;
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	RbpDonorLease *lease;
+	const json_t *region;
+	size_t		i;
 	bool		over;
 
-	if (!rbp_verbs_lease_digest(id, digest))
+	if (!rbp_verbs_lease_digest(desired->id, digest))
 		rbp_die("out of memory");
 	pthread_mutex_lock(&donor_lock);
 	lease = lookup(digest);
@@ -330,14 +330,14 @@ donor_apply_lease(const char *id, const char *client,
 	 */
 	over = lease != NULL && atomic_load(&lease->deadline_ns) <= rbp_boottime_ns();
 	if (lease == NULL)
-		lease = add_lease(id, key, digest);
-	snprintf(lease->client, sizeof(lease->client), "%s", client);
+		lease = add_lease(desired, digest);
+	snprintf(lease->client, sizeof(lease->client), "%s", desired->client);
 	json_decref(lease->about);
-	lease->about = json_incref(about);
-	if (memcmp(lease->key, key, RBP_SECRET_LEN) != 0)
+	lease->about = json_incref(desired->about);
+	if (memcmp(lease->key, desired->key, RBP_SECRET_LEN) != 0)
 	{
 		/* it keeps its regions: donor_lease_has_key() ends connections */
-		memcpy(lease->key, key, RBP_SECRET_LEN);
+		memcpy(lease->key, desired->key, RBP_SECRET_LEN);
 		atomic_fetch_add(&lease->key_number, 1);
 	}
 	lease->listed = true;
@@ -349,13 +349,15 @@ donor_apply_lease(const char *id, const char *client,
 			soonest = deadline_ns;
 			pthread_cond_signal(&janitor_wake);
 		}
-		for (uint32_t i = 0; i < nregions; i++)
+		json_array_foreach(desired->regions, i, region)
 		{
-			if (regions[i] >= donor_nregions)
+			json_int_t	number = json_integer_value(region);
+
+			if (number >= donor_nregions)
 				continue;
-			named[regions[i]] = lease;
-			if (revs != NULL)
-				donor_regions[regions[i]].rev = revs[i];
+			named[number] = lease;
+			if (desired->revs != NULL)
+				donor_regions[number].rev = json_integer_value(json_array_get(desired->revs, i));
 		}
 	}
 	pthread_mutex_unlock(&donor_lock);

@@ -146,18 +146,27 @@ extern bool donor_region_enter(RbpDonorRegion *region, RbpDonorLease *lease,
 							   int64_t now);
 extern void donor_region_leave(RbpDonorRegion *region);
 
+/* What the broker desires of a lease; all but the key points into its answer. */
+typedef struct RbpDonorDesired
+{
+	const char *id;
+	const char *client;			/* the id, if the broker does not tell */
+	uint8_t		key[RBP_SECRET_LEN];
+	json_int_t	ttl_ms;
+	const json_t *regions;		/* their numbers; those that we do not have
+								 * are passed over */
+	const json_t *revs;			/* of their grants; NULL: as they were */
+	json_t	   *about;			/* for other brokers; NULL: they are told
+								 * nothing */
+} RbpDonorDesired;
+
 /*
  * Apply the state that the broker desires.  Between donor_apply_begin() and
- * donor_apply_end() name every live lease with its regions; all others are
- * fenced.  about, which the lease refers to from then on, and revs, the grants' revs, may
- * be NULL: nothing is told to other brokers then, or what is known of them is as it was.
- * Called by the control thread only.
+ * donor_apply_end() name every live lease, whose TTL has begun at that time; all others
+ * are fenced.  Called by the control thread only.
  */
 extern void donor_apply_begin(void);
-extern void donor_apply_lease(const char *id, const char *client,
-							  const uint8_t key[RBP_SECRET_LEN],
-							  int64_t deadline_ns, json_t *about,
-							  const uint32_t *regions, const int64_t *revs, uint32_t nregions);
+extern void donor_apply_lease(const RbpDonorDesired *desired, int64_t now);
 extern void donor_apply_end(void);
 
 #define DONOR_REGION_STATES	(DONOR_REGION_RELEASED + 1)

@@ -329,6 +329,20 @@ owner_stamp(uint32_t region)
 	return stamp;
 }
 
+/* Name a lease with these regions, and perhaps revs, both of which are freed. */
+static void
+name_with(const char *id, const uint8_t key[RBP_SECRET_LEN], json_t *about, json_t *regions, json_t *revs)
+{
+	RbpDonorDesired desired = {
+		.id = id,.client = id,.ttl_ms = 60000,.regions = regions,.revs = revs,.about = about
+	};
+
+	memcpy(desired.key, key, RBP_SECRET_LEN);
+	donor_apply_lease(&desired, rbp_boottime_ns());
+	json_decref(regions);
+	json_decref(revs);
+}
+
 /*
  * Name a lease with the regions whose bits are set; its stamp is the last byte
  * of its number.
@@ -337,16 +351,16 @@ static void
 name_lease(uint32_t number, int64_t ns_from_now, uint32_t mask)
 {
 	char		id[RBP_LEASE_ID_LEN];
-	uint8_t		key[RBP_SECRET_LEN];
-	uint32_t	regions[NREGIONS];
-	uint32_t	n = 0;
+	json_t	   *regions = json_array();
+	RbpDonorDesired desired = {.id = id,.client = id,.regions = regions};
 
 	snprintf(id, sizeof(id), "lease-%u", number);
-	memset(key, (int) (number & 0xff), sizeof(key));
+	memset(desired.key, (int) (number & 0xff), sizeof(desired.key));
 	for (uint32_t i = 0; i < NREGIONS; i++)
 		if (mask & 1u << i)
-			regions[n++] = i;
-	donor_apply_lease(id, id, key, rbp_boottime_ns() + ns_from_now, NULL, regions, NULL, n);
+			json_array_append_new(regions, json_integer(i));
+	donor_apply_lease(&desired, rbp_boottime_ns() + ns_from_now);
+	json_decref(regions);
 }
 
 /* As a heartbeat: tell what ended, so that it is forgotten. */
@@ -454,7 +468,6 @@ test_grants(void)
 static void
 test_key(void)
 {
-	const uint32_t regions[] = {0, 1};
 	uint8_t		key[RBP_SECRET_LEN];
 	uint8_t		now[RBP_SECRET_LEN];
 	uint32_t	grants;
@@ -475,7 +488,7 @@ test_key(void)
 		if (i == 1)
 			key[1] ^= 1;
 		donor_apply_begin();
-		donor_apply_lease("lease-30", "c", key, rbp_boottime_ns() + 60 * SECOND, NULL, regions, NULL, 2);
+		name_with("lease-30", key, NULL, json_pack("[i, i]", 0, 1), NULL);
 		donor_apply_end();
 		ok(donor_lease_has_key(lease, number) == (i == 0), "a connection %s by the %s key",
 		   i == 0 ? "goes on" : "is over", i == 0 ? "same" : "former");
@@ -527,12 +540,11 @@ test_many_leases(void)
 static void
 test_odd_words(void)
 {
-	uint32_t	beyond[] = {NREGIONS, UINT32_MAX, 5};
 	uint8_t		key[RBP_SECRET_LEN];
 
 	memset(key, 9, sizeof(key));
 	donor_apply_begin();
-	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, NULL, beyond, NULL, 3);
+	name_with("lease-9", key, NULL, json_pack("[i, I, i]", NREGIONS, (json_int_t) UINT32_MAX, 5), NULL);
 	donor_apply_end();
 	check_state("beyond");
 	ok(owner_stamp(5) == 9, "regions that we do not have are passed over");
@@ -572,21 +584,19 @@ static void
 test_told(void)
 {
 	const char *key_text = "0909090909090909090909090909090909090909090909090909090909090909";
-	const uint32_t regions[] = {6, 2};
-	const int64_t revs[] = {7, 5};
 	json_t	   *about = json_pack("{s:s}", "anything", "at all");
 	uint8_t		key[RBP_SECRET_LEN];
 
 	memset(key, 9, sizeof(key));
 	donor_apply_begin();
-	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, about, regions, revs, 2);
+	name_with("lease-9", key, about, json_pack("[i, i]", 6, 2), json_pack("[i, i]", 7, 5));
 	name_lease(10, 60 * SECOND, 0x1);
 	donor_apply_end();
 	ok(tells(json_pack("[{s:s, s:s, s:O, s:[i, i], s:[i, i]}]", "lease", "lease-9", "key", key_text, "about", about,
 					   "regions", 2, 6, "revs", 5, 7)),
 	   "another broker is told what this one has said of a lease, and nothing of one of which it said nothing");
 	donor_apply_begin();
-	donor_apply_lease("lease-9", "c", key, rbp_boottime_ns() + 60 * SECOND, about, regions, NULL, 1);
+	name_with("lease-9", key, about, json_pack("[i]", 6), NULL);
 	donor_apply_end();
 	ok(tells(json_pack("[{s:s, s:s, s:O, s:[i], s:[i]}]", "lease", "lease-9", "key", key_text, "about", about,
 					   "regions", 6, "revs", 7)),

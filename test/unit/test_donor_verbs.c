@@ -215,19 +215,20 @@ apply(void)
 	donor_apply_begin();
 	for (int p = 0; p < PLANS; p++)
 	{
-		uint32_t	regions[NREGIONS];
-		uint32_t	n = 0;
-		uint8_t		key[RBP_SECRET_LEN];
+		json_t	   *regions;
+		RbpDonorDesired desired = {.id = plans[p].cred.lease,.client = plans[p].cred.lease};
 
 		if (!plans[p].live)
 			continue;
+		regions = json_array();
 		for (uint32_t i = 0; i < NREGIONS; i++)
 			if (plans[p].mask & 1u << i)
-				regions[n++] = i;
-		if (!rbp_donor_key(plans[p].cred.secret, ep.donor, key))
+				json_array_append_new(regions, json_integer(i));
+		desired.regions = regions;
+		if (!rbp_donor_key(plans[p].cred.secret, ep.donor, desired.key))
 			abort();
-		donor_apply_lease(plans[p].cred.lease, plans[p].cred.lease, key,
-						  plans[p].deadline_ns, NULL, regions, NULL, n);
+		donor_apply_lease(&desired, plans[p].deadline_ns);
+		json_decref(regions);
 	}
 	donor_apply_end();
 }
