@@ -102,7 +102,7 @@ broker_credentials_identify(const char *text, RbpCredential *who)
 	bool		known = file == NULL;
 	bool		named = false;
 
-	if (!known && text != NULL && rbp_credential_parse(text, who) == RBP_TOKEN_OK)
+	if (!known && text != NULL && rbp_credential_parse(text, who) == NULL)
 	{
 		pthread_mutex_lock(&lock);
 		known = rbp_credentials_have(&accepted, who, &named);

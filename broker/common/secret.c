@@ -58,7 +58,7 @@ rbp_secret_file_fault(const char *path)
 		return strerror(errno);
 	if (!S_ISREG(st.st_mode))
 		return "it is not a regular file";
-	return (st.st_mode & S_IRWXO) != 0 ? rbp_token_fault(RBP_TOKEN_OPEN) : NULL;
+	return (st.st_mode & S_IRWXO) != 0 ? RBP_OPEN_FAULT : NULL;
 }
 
 /* Else the machine's crash may take the new name.  The path changes. */
@@ -103,12 +103,11 @@ static char *
 load(const char *path, const char **why)
 {
 	char		token[RBP_TOKEN_LEN];
-	char	   *copy = NULL;
-	RbpTokenStatus status = rbp_token_read(path, token);
+	char	   *copy;
 
-	if (status != RBP_TOKEN_OK)
-		*why = rbp_token_fault(status);
-	else if ((copy = strdup(token)) == NULL)
+	*why = rbp_token_read(path, token);
+	copy = *why == NULL ? strdup(token) : NULL;
+	if (*why == NULL && copy == NULL)
 		*why = "out of memory";
 	OPENSSL_cleanse(token, sizeof(token));
 	return copy;

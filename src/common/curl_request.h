@@ -35,7 +35,7 @@ rbp_curl_believe(CURL *curl, const char *url, const char *token, const char *ca_
 	unsigned char hash[RBP_SECRET_LEN];
 	RbpCredential credential;
 	bool		secure = strncasecmp(url, "https://", 8) == 0;
-	bool		pinned = token != NULL && rbp_credential_parse(token, &credential) == RBP_TOKEN_OK &&
+	bool		pinned = token != NULL && rbp_credential_parse(token, &credential) == NULL &&
 	rbp_hex_decode(credential.pin, hash, sizeof(hash));
 
 	explicit_bzero(&credential, sizeof(credential));

@@ -14,20 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define MALFORMED	"its first line is not ROLE.NAME.SECRET.PIN"
+#define NO_SECRET	"its secret is not 64 hex digits, of 32 random bytes"
+
 const char *const rbp_role_names[RBP_ROLES] = {"server", "donor", "operator", "monitor"};
-
-const char *
-rbp_token_fault(RbpTokenStatus status)
-{
-	static const char *const faults[] = {
-		[RBP_TOKEN_OPEN] = "others may read it: chmod 640 it",
-		[RBP_TOKEN_EMPTY] = "its first line is empty",
-		[RBP_TOKEN_MALFORMED] = "its first line is not ROLE.NAME.SECRET.PIN",
-		[RBP_TOKEN_SECRET] = "its secret is not 64 hex digits, of 32 random bytes"
-	};
-
-	return status == RBP_TOKEN_UNREADABLE ? strerror(errno) : faults[status];
-}
 
 bool
 rbp_role_parse(const char *name, RbpRole *role)
@@ -56,61 +46,60 @@ is_hex(const char *text)
 }
 
 /* Names may have dots, so secret and pin are found from the end. */
-RbpTokenStatus
+const char *
 rbp_credential_parse(const char *text, RbpCredential *credential)
 {
 	char		copy[RBP_TOKEN_LEN];
 	char	   *parts[3];		/* name, secret, pin */
-	RbpTokenStatus status = RBP_TOKEN_OK;
+	const char *fault = NULL;
 
 	if (strlen(text) >= sizeof(copy))
-		return RBP_TOKEN_MALFORMED;
+		return MALFORMED;
 	strcpy(copy, text);
-	for (int i = 2; i >= 0 && status == RBP_TOKEN_OK; i--)
+	for (int i = 2; i >= 0 && fault == NULL; i--)
 	{
 		char	   *dot = i > 0 ? strrchr(copy, '.') : strchr(copy, '.');
 
 		if (dot == NULL)
-			status = RBP_TOKEN_MALFORMED;
+			fault = MALFORMED;
 		else
 		{
 			*dot = '\0';
 			parts[i] = dot + 1;
 		}
 	}
-	if (status == RBP_TOKEN_OK &&
+	if (fault == NULL &&
 		(!rbp_role_parse(copy, &credential->role) || !rbp_credential_name_valid(parts[0]) ||
 		 !(strcmp(parts[2], "-") == 0 || is_hex(parts[2]))))
-		status = RBP_TOKEN_MALFORMED;
-	else if (status == RBP_TOKEN_OK && !is_hex(parts[1]))
-		status = RBP_TOKEN_SECRET;
-	if (status == RBP_TOKEN_OK)
+		fault = MALFORMED;
+	else if (fault == NULL && !is_hex(parts[1]))
+		fault = NO_SECRET;
+	if (fault == NULL)
 	{
 		strcpy(credential->name, parts[0]);
 		strcpy(credential->secret, parts[1]);
 		strcpy(credential->pin, parts[2]);
 	}
 	explicit_bzero(copy, sizeof(copy));
-	return status;
+	return fault;
 }
 
 /*
  * Read the file's first line, or as much of it as fits, as a text.  A pipe may
- * deliver it in pieces.
+ * deliver it in pieces.  Returns NULL, or why that is not possible.
  */
-static RbpTokenStatus
+static const char *
 read_line(const char *path, char *text, size_t size)
 {
 	int			fd = open(path, O_RDONLY | O_CLOEXEC);
-	RbpTokenStatus status = RBP_TOKEN_UNREADABLE;
 	struct stat st;
 	size_t		len = 0;
 	ssize_t		got = -1;
+	const char *fault = NULL;
 
 	if (fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
-		status = RBP_TOKEN_OPEN;
-	while (fd >= 0 && status != RBP_TOKEN_OPEN &&
-		   (got = read(fd, text + len, size - 1 - len)) != 0)
+		fault = RBP_OPEN_FAULT;
+	while (fd >= 0 && fault == NULL && (got = read(fd, text + len, size - 1 - len)) != 0)
 	{
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -121,25 +110,22 @@ read_line(const char *path, char *text, size_t size)
 			break;
 	}
 	text[len] = '\0';
+	if (got < 0 && fault == NULL)
+		fault = strerror(errno);
 	if (fd >= 0)
-	{
-		int			saved_errno = errno;
-
 		close(fd);
-		errno = saved_errno;
-	}
-	return got >= 0 ? RBP_TOKEN_OK : status;
+	return fault;
 }
 
-RbpTokenStatus
+const char *
 rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 {
 	char		line[2 * RBP_TOKEN_LEN];	/* has room for white space, too */
 	RbpCredential credential;
-	RbpTokenStatus status = read_line(path, line, sizeof(line));
+	const char *fault = read_line(path, line, sizeof(line));
 
 	token[0] = '\0';
-	if (status == RBP_TOKEN_OK)
+	if (fault == NULL)
 	{
 		char	   *start = line + strspn(line, " \t");
 		size_t		len = strcspn(start, "\r\n");
@@ -147,11 +133,11 @@ rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 		while (len > 0 && (start[len - 1] == ' ' || start[len - 1] == '\t'))
 			len--;
 		start[len] = '\0';
-		status = len == 0 ? RBP_TOKEN_EMPTY : rbp_credential_parse(start, &credential);
-		if (status == RBP_TOKEN_OK)
+		fault = len == 0 ? "its first line is empty" : rbp_credential_parse(start, &credential);
+		if (fault == NULL)
 			strcpy(token, start);
 		explicit_bzero(&credential, sizeof(credential));
 	}
 	explicit_bzero(line, sizeof(line));
-	return status;
+	return fault;
 }

@@ -40,18 +40,8 @@ typedef struct RbpCredential
 	char		pin[RBP_SECRET_DIGITS + 1]; /* "-": none */
 } RbpCredential;
 
-typedef enum RbpTokenStatus
-{
-	RBP_TOKEN_OK,
-	RBP_TOKEN_UNREADABLE,		/* errno tells why */
-	RBP_TOKEN_OPEN,				/* others than its owner and group may use it */
-	RBP_TOKEN_EMPTY,
-	RBP_TOKEN_MALFORMED,
-	RBP_TOKEN_SECRET			/* the secret is no secret: too short, ... */
-} RbpTokenStatus;
-
-/* Why the file cannot be used, in a constant text; called before errno changes. */
-extern const char *rbp_token_fault(RbpTokenStatus status);
+/* What is wrong with a file of secrets that others than its owner and group may use */
+#define RBP_OPEN_FAULT		"others may read it: chmod 640 it"
 
 /* The role of this name.  False if there is none. */
 extern bool rbp_role_parse(const char *name, RbpRole *role);
@@ -60,17 +50,17 @@ extern bool rbp_role_parse(const char *name, RbpRole *role);
 extern bool rbp_credential_name_valid(const char *name);
 
 /*
- * Parse a credential.  The caller must clear it after use; it is undefined
- * unless the result is RBP_TOKEN_OK.
+ * Parse a credential.  Returns NULL, or what is wrong with it, in a constant text.  The
+ * caller must clear it after use; it is undefined if something is wrong.
  */
-extern RbpTokenStatus rbp_credential_parse(const char *text, RbpCredential *credential);
+extern const char *rbp_credential_parse(const char *text, RbpCredential *credential);
 
 /*
  * Read the credential of a token file, which may be a pipe: its first line,
- * without surrounding white space.  token is "" unless the result is
- * RBP_TOKEN_OK; the caller must clear it after use.  Waits for the writer of a
- * pipe.
+ * without surrounding white space.  Returns NULL, or why that cannot be used, in a text
+ * that lasts until strerror() is called again; token is "" then.  The caller must clear
+ * token after use.  Waits for the writer of a pipe.
  */
-extern RbpTokenStatus rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
+extern const char *rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
 
 #endif							/* RBP_TOKEN_H */

@@ -119,16 +119,15 @@ read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 {
 	char		token[RBP_TOKEN_LEN];
 	char	   *copy = NULL;
-	RbpTokenStatus status;
+	const char *fault;
 
 	if (path[0] == '\0')
 		return pstrdup("");
-	status = rbp_token_read(path, token);
-	if (status == RBP_TOKEN_OK)
+	fault = rbp_token_read(path, token);
+	if (fault == NULL)
 		copy = pstrdup(token);
 	else
-		snprintf(reason, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
-				 path, rbp_token_fault(status));
+		snprintf(reason, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s", path, fault);
 	explicit_bzero(token, sizeof(token));
 	return copy;
 }

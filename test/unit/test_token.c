@@ -23,6 +23,10 @@
 #define DONOR		"donor.mem1.example:7401."
 #define CREDENTIAL	DONOR SECRET ".-"
 
+#define EMPTY		"its first line is empty"
+#define MALFORMED	"its first line is not ROLE.NAME.SECRET.PIN"
+#define NO_SECRET	"its secret is not 64 hex digits, of 32 random bytes"
+
 static char dir[] = "/tmp/rbp_token.XXXXXX";
 static char path[64];
 static pthread_t reader;
@@ -33,13 +37,19 @@ typedef struct Pieces
 	bool		interrupt;		/* a signal between two */
 } Pieces;
 
+static bool
+says(const char *fault, const char *wanted)
+{
+	return fault != NULL && strcmp(fault, wanted) == 0;
+}
+
 static void
 on_signal(int signo)
 {
 }
 
 /* The text, and n spaces before it, in a regular file. */
-static RbpTokenStatus
+static const char *
 read_file(int n, const char *text, char token[RBP_TOKEN_LEN])
 {
 	FILE	   *file = fopen(path, "w");
@@ -67,20 +77,20 @@ write_pieces(void *arg)
 	return NULL;
 }
 
-static RbpTokenStatus
+static const char *
 read_pipe(const char *const *texts, bool interrupt, char token[RBP_TOKEN_LEN])
 {
 	Pieces		pieces = {texts, interrupt};
 	pthread_t	writer;
-	RbpTokenStatus status;
+	const char *fault;
 
 	unlink(path);
 	if (mkfifo(path, 0600) != 0 || pthread_create(&writer, NULL, write_pieces, &pieces) != 0)
-		return RBP_TOKEN_UNREADABLE;
-	status = rbp_token_read(path, token);
+		return "no pipe";
+	fault = rbp_token_read(path, token);
 	pthread_join(writer, NULL);
 	unlink(path);
-	return status;
+	return fault;
 }
 
 static void
@@ -88,24 +98,23 @@ test_files(void)
 {
 	char		token[RBP_TOKEN_LEN];
 
-	errno = 0;
-	ok(rbp_token_read("/nonexistent", token) == RBP_TOKEN_UNREADABLE && errno == ENOENT && token[0] == '\0', "no file");
-	ok(rbp_token_read(dir, token) == RBP_TOKEN_UNREADABLE && errno == EISDIR && token[0] == '\0', "a directory");
-	ok(read_file(0, "", token) == RBP_TOKEN_EMPTY, "an empty file");
-	ok(read_file(5, "", token) == RBP_TOKEN_EMPTY, "spaces alone");
-	ok(read_file(0, " \t\r\n" CREDENTIAL "\n", token) == RBP_TOKEN_EMPTY, "a second line");
-	ok(read_file(0, CREDENTIAL, token) == RBP_TOKEN_OK && strcmp(token, CREDENTIAL) == 0, "no newline at its end");
-	ok(read_file(2, "\t" CREDENTIAL " \t\r\nsecond\n", token) == RBP_TOKEN_OK && strcmp(token, CREDENTIAL) == 0,
+	ok(says(rbp_token_read("/nonexistent", token), strerror(ENOENT)) && token[0] == '\0', "no file");
+	ok(says(rbp_token_read(dir, token), strerror(EISDIR)) && token[0] == '\0', "a directory");
+	ok(says(read_file(0, "", token), EMPTY), "an empty file");
+	ok(says(read_file(5, "", token), EMPTY), "spaces alone");
+	ok(says(read_file(0, " \t\r\n" CREDENTIAL "\n", token), EMPTY), "a second line");
+	ok(read_file(0, CREDENTIAL, token) == NULL && strcmp(token, CREDENTIAL) == 0, "no newline at its end");
+	ok(read_file(2, "\t" CREDENTIAL " \t\r\nsecond\n", token) == NULL && strcmp(token, CREDENTIAL) == 0,
 	   "white space around it, and more lines");
-	ok(read_file(100000, CREDENTIAL "\n", token) == RBP_TOKEN_EMPTY && token[0] == '\0', "behind too many spaces");
-	ok(read_file(0, CREDENTIAL " y\n", token) == RBP_TOKEN_MALFORMED && token[0] == '\0', "more in the line");
-	ok(read_file(0, CREDENTIAL "\n", token) == RBP_TOKEN_OK, "a file for its owner alone");
+	ok(says(read_file(100000, CREDENTIAL "\n", token), EMPTY) && token[0] == '\0', "behind too many spaces");
+	ok(says(read_file(0, CREDENTIAL " y\n", token), MALFORMED) && token[0] == '\0', "more in the line");
+	ok(read_file(0, CREDENTIAL "\n", token) == NULL, "a file for its owner alone");
 	chmod(path, 0640);
-	ok(rbp_token_read(path, token) == RBP_TOKEN_OK, "and its group");
+	ok(rbp_token_read(path, token) == NULL, "and its group");
 	for (mode_t mode = 1; mode <= S_IROTH; mode <<= 1)
 	{
 		chmod(path, 0640 | mode);
-		ok(rbp_token_read(path, token) == RBP_TOKEN_OPEN && token[0] == '\0', "others must not use it: %03o", 0640 | mode);
+		ok(says(rbp_token_read(path, token), RBP_OPEN_FAULT) && token[0] == '\0', "others must not use it: %03o", 0640 | mode);
 	}
 	chmod(path, 0600);
 }
@@ -116,48 +125,48 @@ test_credentials(void)
 	static const struct
 	{
 		const char *text;
-		RbpTokenStatus status;
+		const char *fault;
 	}			bad[] = {
-		{"", RBP_TOKEN_MALFORMED},
-		{"donor", RBP_TOKEN_MALFORMED},
-		{SECRET, RBP_TOKEN_MALFORMED},
-		{"donor." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"donor.." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{".mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"boss.mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"Donor.mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"donor.-mem1." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"donor.m em1." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"donor.mem/1." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{"donor.m*." SECRET ".-", RBP_TOKEN_MALFORMED},
-		{DONOR SECRET, RBP_TOKEN_SECRET},
-		{DONOR SECRET ".", RBP_TOKEN_MALFORMED},
-		{DONOR SECRET ".--", RBP_TOKEN_MALFORMED},
-		{DONOR SECRET ".0" SECRET, RBP_TOKEN_MALFORMED},
-		{DONOR ".-", RBP_TOKEN_SECRET},
-		{DONOR "0123456789abcdef.-", RBP_TOKEN_SECRET},
-		{DONOR "0" SECRET ".-", RBP_TOKEN_SECRET},
-		{DONOR "0123456789ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef.-", RBP_TOKEN_SECRET},
+		{"", MALFORMED},
+		{"donor", MALFORMED},
+		{SECRET, MALFORMED},
+		{"donor." SECRET ".-", MALFORMED},
+		{"donor.." SECRET ".-", MALFORMED},
+		{".mem1." SECRET ".-", MALFORMED},
+		{"boss.mem1." SECRET ".-", MALFORMED},
+		{"Donor.mem1." SECRET ".-", MALFORMED},
+		{"donor.-mem1." SECRET ".-", MALFORMED},
+		{"donor.m em1." SECRET ".-", MALFORMED},
+		{"donor.mem/1." SECRET ".-", MALFORMED},
+		{"donor.m*." SECRET ".-", MALFORMED},
+		{DONOR SECRET, NO_SECRET},
+		{DONOR SECRET ".", MALFORMED},
+		{DONOR SECRET ".--", MALFORMED},
+		{DONOR SECRET ".0" SECRET, MALFORMED},
+		{DONOR ".-", NO_SECRET},
+		{DONOR "0123456789abcdef.-", NO_SECRET},
+		{DONOR "0" SECRET ".-", NO_SECRET},
+		{DONOR "0123456789ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef.-", NO_SECRET},
 	};
 	char		text[1000] = "donor.";
 	RbpCredential c;
 
-	ok(rbp_credential_parse(CREDENTIAL, &c) == RBP_TOKEN_OK && c.role == RBP_ROLE_DONOR &&
+	ok(rbp_credential_parse(CREDENTIAL, &c) == NULL && c.role == RBP_ROLE_DONOR &&
 	   strcmp(c.name, "mem1.example:7401") == 0 && strcmp(c.secret, SECRET) == 0 && strcmp(c.pin, "-") == 0,
 	   "a credential, whose name has dots");
-	ok(rbp_credential_parse("monitor.*." SECRET "." SECRET, &c) == RBP_TOKEN_OK && c.role == RBP_ROLE_MONITOR &&
+	ok(rbp_credential_parse("monitor.*." SECRET "." SECRET, &c) == NULL && c.role == RBP_ROLE_MONITOR &&
 	   strcmp(c.name, "*") == 0 && strcmp(c.pin, SECRET) == 0, "one of any name, with a pin");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		ok(rbp_credential_parse(bad[i].text, &c) == bad[i].status, "\"%s\" is none", bad[i].text);
+		ok(says(rbp_credential_parse(bad[i].text, &c), bad[i].fault), "\"%s\" is none", bad[i].text);
 	memset(text + 6, 'x', RBP_DONOR_ID_LEN - 1);
 	strcpy(text + 6 + RBP_DONOR_ID_LEN - 1, "." SECRET "." SECRET);
-	ok(rbp_credential_parse(text, &c) == RBP_TOKEN_OK && strlen(c.name) == RBP_DONOR_ID_LEN - 1, "the longest one");
+	ok(rbp_credential_parse(text, &c) == NULL && strlen(c.name) == RBP_DONOR_ID_LEN - 1, "the longest one");
 	memset(text + 6, 'x', RBP_DONOR_ID_LEN);
 	strcpy(text + 6 + RBP_DONOR_ID_LEN, "." SECRET ".-");
-	ok(rbp_credential_parse(text, &c) == RBP_TOKEN_MALFORMED, "a name that is too long by one");
+	ok(says(rbp_credential_parse(text, &c), MALFORMED), "a name that is too long by one");
 	memset(text + 6, 'x', 900);
 	strcpy(text + 900, "." SECRET ".-");
-	ok(rbp_credential_parse(text, &c) == RBP_TOKEN_MALFORMED, "and by much");
+	ok(says(rbp_credential_parse(text, &c), MALFORMED), "and by much");
 }
 
 static void
@@ -182,7 +191,7 @@ test_pipes(void)
 	char		token[RBP_TOKEN_LEN];
 
 	for (size_t i = 0; i < sizeof(pipes) / sizeof(pipes[0]); i++)
-		ok(read_pipe(pipes[i].texts, pipes[i].interrupt, token) == RBP_TOKEN_OK && strcmp(token, CREDENTIAL) == 0,
+		ok(read_pipe(pipes[i].texts, pipes[i].interrupt, token) == NULL && strcmp(token, CREDENTIAL) == 0,
 		   "%s", pipes[i].name);
 }
 
