@@ -88,18 +88,10 @@ rbp_lease_regions_in_use(const char *lease, int *n)
 	return regions;
 }
 
-/* Has its deadline passed since the last answer came? */
-static bool
-has_lapsed(const RbpHeldLease *h)
-{
-	return rbp_now_ns() >= h->deadline;
-}
-
 void
 rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 {
 	RbpLeaseInfo *infos;
-	bool		lapsed = has_lapsed(h);
 	uint64		bytes = 0;
 	int			ninfos;
 	int			lost = 0;
@@ -119,7 +111,7 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		 * loses its content, even if the broker still lists it.
 		 */
 		if (fresh != NULL && rbp_lease_find_region(fresh, region) != NULL && !infos[i].denied &&
-			!rbp_lease_lost_content(h->lease, fresh, region, lapsed))
+			!rbp_lease_lost_content(h->lease, fresh, region))
 			continue;
 		bytes += infos[i].used_bytes;
 		lost++;
@@ -422,12 +414,11 @@ static RbpRegionGrant *
 with_content(const RbpHeldLease *h, const RbpLease *fresh, int *n)
 {
 	RbpRegionGrant *kept = palloc(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
-	bool		lapsed = has_lapsed(h);
 
 	*n = 0;
 	for (int i = 0; i < fresh->nregions; i++)
 	{
-		if (!rbp_lease_lost_content(h->lease, fresh, &fresh->regions[i], lapsed))
+		if (!rbp_lease_lost_content(h->lease, fresh, &fresh->regions[i]))
 			kept[(*n)++] = fresh->regions[i];
 	}
 	return kept;
@@ -466,8 +457,6 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	explicit_bzero(&access, sizeof(access));
 
 	rbp_lease_resolve_donors(fresh);
-	if (h->in_use && !has_lapsed(h))
-		rbp_lease_keep_revs(fresh, known);
 	if (h->in_use)
 		content.regions = with_content(h, fresh, &content.nregions);
 	unchanged = h->in_use && !h->recheck && content.nregions == fresh->nregions &&

@@ -178,12 +178,12 @@ parse_region(const json_t *object, RbpLease *lease, ParseError *c)
 	RbpRegionGrant *region = &lease->regions[lease->nregions++];
 	int64_t		number;
 	int64_t		bytes;
-	int64_t		rev = 0;
+	int64_t		rev;
 
 	if (!get_text(object, "donor", true, region->donor, sizeof(region->donor), c) ||
 		!get_number(object, "region", true, 0, UINT32_MAX, &number, c) ||
 		!get_number(object, "bytes", true, 1, INT64_C(1) << 50, &bytes, c) ||
-		!get_number(object, "rev", false, 0, INT64_MAX, &rev, c))
+		!get_number(object, "rev", true, 0, INT64_MAX, &rev, c))
 		return false;
 	if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
 		return parse_error(c, "a region's size is not a multiple of 1 MiB");
@@ -415,29 +415,13 @@ donor_restarted(const RbpLease *before, const RbpLease *now, const char *donor)
 
 bool
 rbp_lease_lost_content(const RbpLease *before, const RbpLease *now,
-					   const RbpRegionGrant *region, bool lapsed)
+					   const RbpRegionGrant *region)
 {
 	const RbpRegionGrant *was = rbp_lease_find_region(before, region);
 	const RbpRegionGrant *is = rbp_lease_find_region(now, region);
 
-	if (was == NULL || is == NULL)
-		return false;
-	if (was->rev == 0 || is->rev == 0 ? lapsed : was->rev != is->rev)
-		return true;
-	return donor_restarted(before, now, region->donor);
-}
-
-void
-rbp_lease_keep_revs(RbpLease *now, const RbpLease *before)
-{
-	for (int i = 0; i < now->nregions; i++)
-	{
-		RbpRegionGrant *is = &now->regions[i];
-		const RbpRegionGrant *was = is->rev == 0 ? rbp_lease_find_region(before, is) : NULL;
-
-		if (was != NULL)
-			is->rev = was->rev;
-	}
+	return was != NULL && is != NULL &&
+		(was->rev != is->rev || donor_restarted(before, now, region->donor));
 }
 
 void
@@ -618,10 +602,10 @@ rbp_lease_renew_body(const RbpCredentials *cred, const RbpLeaseWishes *wishes,
 	char	   *text;
 
 	for (int i = 0; i < n; i++)
-		if (json_array_append_new(list, json_pack("{s:s, s:I, s:o*}",
+		if (json_array_append_new(list, json_pack("{s:s, s:I, s:I}",
 												  "donor", released[i].donor,
 												  "region", (json_int_t) released[i].region,
-												  "rev", released[i].rev > 0 ? json_integer((json_int_t) released[i].rev) : NULL)) != 0)
+												  "rev", (json_int_t) released[i].rev)) != 0)
 		{
 			json_decref(list);
 			return NULL;

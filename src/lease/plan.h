@@ -89,16 +89,9 @@ extern bool rbp_lease_same_regions(const RbpLease *a, const RbpLease *b);
  * Has the region lost its content between these two leases, which both have it?  It has
  * if it was taken, zeroed and granted again, which its revs tell, or if its donor has
  * restarted, which the ways to reach that tell: its shm name is new at each start.
- * Where a rev is not known, the region counts as the same one unless the lease has lapsed.
  */
 extern bool rbp_lease_lost_content(const RbpLease *before, const RbpLease *now,
-								   const RbpRegionGrant *region, bool lapsed);
-
-/*
- * The broker that answered tells no revs: keep those that an earlier one told, for
- * when a broker tells them again.  Brokers count in the same way, whether they tell or not.
- */
-extern void rbp_lease_keep_revs(RbpLease *now, const RbpLease *before);
+								   const RbpRegionGrant *region);
 
 /* The region of the lease with this one's donor and number; NULL if there is none. */
 extern RbpRegionGrant *rbp_lease_find_region(const RbpLease *lease, const RbpRegionGrant *region);

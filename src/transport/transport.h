@@ -64,7 +64,7 @@ typedef struct RbpRegionGrant
 	uint32_t	region;			/* the donor's number for it */
 	uint64_t	bytes;			/* a multiple of 1 MiB */
 	uint64_t	rev;			/* another number each time that the region is
-								 * granted; 0: not known */
+								 * granted */
 } RbpRegionGrant;
 
 /* For qsort() and bsearch(): order of grants by donor and region. */

@@ -90,7 +90,7 @@ sub play_broker
 			lease => '6f1b4f0e-0000-4000-8000-000000000001',
 			secret => '00' x 32,
 			client => 'x', purpose => 'buffer', ttl_ms => $TTL_MS,
-			regions => [ map { my ($d, $n) = split m{/}; { donor => $d, region => $n + 0, bytes => 2 * $GB } } sort keys %regions ],
+			regions => [ map { my ($d, $n) = split m{/}; { donor => $d, region => $n + 0, bytes => 2 * $GB, rev => 1 } } sort keys %regions ],
 			donors => [ map { { id => $_, host => '127.0.0.1', port => 1, transports => ['tcp'] } } sort keys %asked ],
 			reclaim => [ map { { donor => $_, regions => $asked{$_} } } grep { $asked{$_} } sort keys %asked ] });
 		print $conn "HTTP/1.1 $status OK\r\nRemote-BP-Broker: test\r\nConnection: close\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";

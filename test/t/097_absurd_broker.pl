@@ -78,7 +78,7 @@ sub lease
 	my $bytes = $megabytes * $MB;
 	return qq({"lease": "6f1b4f0e-0000-4000-8000-000000000001", "secret": "$secret", "ttl_ms": 30000,)
 	  . qq("donors": [{"id": "d", "host": "127.0.0.1", "port": 1, "transports": ["tcp"]}], "regions": [)
-	  . join(',', map { qq({"donor": "d", "region": $_, "bytes": $bytes}) } 0 .. $count - 1) . ']}';
+	  . join(',', map { qq({"donor": "d", "region": $_, "bytes": $bytes, "rev": 1}) } 0 .. $count - 1) . ']}';
 }
 
 sub cluster

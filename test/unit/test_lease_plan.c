@@ -26,9 +26,9 @@
 	"\"transports\":[\"tcp\",\"pigeon\"]}"
 #define DONOR_R		"{\"id\":\"r\",\"host\":\"r.example\",\"port\":0," \
 	"\"rdma_host\":\"192.168.7.1\",\"rdma_port\":65535,\"transports\":[\"verbs\"]}"
-#define REGIONS		"{\"donor\":\"b\",\"region\":0,\"bytes\":67108864}," \
+#define REGIONS		"{\"donor\":\"b\",\"region\":0,\"bytes\":67108864,\"rev\":1}," \
 	"{\"donor\":\"a\",\"region\":7,\"bytes\":67108864,\"rev\":9}," \
-	"{\"donor\":\"a\",\"region\":2,\"bytes\":16777216}"
+	"{\"donor\":\"a\",\"region\":2,\"bytes\":16777216,\"rev\":4}"
 
 static char err[200];
 
@@ -94,7 +94,7 @@ test_parse(void)
 	   strcmp(lease->regions[0].donor, "a") == 0 && lease->regions[0].region == 2 &&
 	   lease->regions[1].region == 7 && lease->regions[2].region == 0,
 	   "regions, sorted");
-	ok(lease->regions[1].rev == 9 && lease->regions[0].rev == 0, "which grants they are, if the broker says so");
+	ok(lease->regions[1].rev == 9 && lease->regions[0].rev == 4, "which grants they are");
 	ok(lease->nreclaims == 1 && lease->reclaims[0].regions == 2 &&
 	   strcmp(lease->reclaims[0].donor, "a") == 0, "what is asked back");
 	ok(lease->donors[0].rdma_host[0] == '\0' && lease->donors[0].rdma_port == 0,
@@ -145,11 +145,12 @@ test_refuse(void)
 		{"a region listed twice, of two grants", HEAD, DONOR_A,
 			"{\"donor\":\"a\",\"region\":1,\"bytes\":1048576,\"rev\":1},"
 		"{\"donor\":\"a\",\"region\":1,\"bytes\":1048576,\"rev\":2}", ""},
+		{"a region without a rev", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048576}", ""},
 		{"a negative rev", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048576,\"rev\":-1}", ""},
-		{"a region of an odd size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048577}", ""},
-		{"a region of no size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":0}", ""},
-		{"a region number past 32 bits", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":4294967296,\"bytes\":1048576}", ""},
-		{"a negative region number", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":-1,\"bytes\":1048576}", ""},
+		{"a region of an odd size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048577,\"rev\":1}", ""},
+		{"a region of no size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":0,\"rev\":1}", ""},
+		{"a region number past 32 bits", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":4294967296,\"bytes\":1048576,\"rev\":1}", ""},
+		{"a negative region number", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":-1,\"bytes\":1048576,\"rev\":1}", ""},
 		{"a region that is a number", HEAD, DONOR_A, "5", ""},
 		{"a port past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":65536,\"transports\":[]}", "", ""},
 		{"a port for RDMA past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h\","
@@ -201,11 +202,11 @@ test_truncated(void)
 	is_u64(understood, 0, "no truncated answer is understood");
 }
 
-/* Has a region of the lease before lost its content, before the deadline? */
+/* Has a region of the lease before lost its content? */
 static bool
 lost_content(const RbpLease *before, const RbpLease *now, int region)
 {
-	return rbp_lease_lost_content(before, now, &before->regions[region], false);
+	return rbp_lease_lost_content(before, now, &before->regions[region]);
 }
 
 static void
@@ -243,7 +244,7 @@ test_compare_and_forget(void)
 	ok(!lost_content(a, b, 2), "unlike one at the same");
 	b->nregions--;
 	b->donors[1].port++;
-	ok(!lost_content(a, b, 2) && !rbp_lease_lost_content(b, a, &a->regions[2], true),
+	ok(!lost_content(a, b, 2) && !rbp_lease_lost_content(b, a, &a->regions[2]),
 	   "a region that is not in both leases has not lost its content between them");
 	b->donors[1].port--;
 	b->nregions++;
@@ -284,7 +285,7 @@ large(int n, int megabytes, int reclaims, int padding)
 
 	fputs("{" HEAD ",\"donors\":[" DONOR_A "],\"regions\":[", out);
 	for (int i = 0; i < n; i++)
-		fprintf(out, "%s{\"donor\":\"a\",\"region\":%d,\"bytes\":%" PRIu64 "}",
+		fprintf(out, "%s{\"donor\":\"a\",\"region\":%d,\"bytes\":%" PRIu64 ",\"rev\":1}",
 				i > 0 ? "," : "", i, (uint64_t) megabytes * MB);
 	fputs("],\"reclaim\":[", out);
 	for (int i = 0; i < reclaims; i++)
@@ -446,7 +447,6 @@ test_bodies(void)
 	json_decref(root);
 	free(text);
 
-	lease->regions[0].rev = 0;
 	text = rbp_lease_renew_body(&lease->cred, &small, lease->regions, 2);
 	root = json_loads(text, 0, NULL);
 	ok(strcmp(json_string_value(json_object_get(root, "secret")), SECRET) == 0,
@@ -462,8 +462,6 @@ test_bodies(void)
 										  "region")) == 7 &&
 	   (uint64_t) json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1), "rev")) == lease->regions[1].rev,
 	   "by donor, region and rev");
-	ok(json_object_get(json_array_get(json_object_get(root, "release"), 0), "rev") == NULL,
-	   "which an older broker has not told: then the region alone counts");
 	ok(json_object_get(root, "new_secret") == NULL && json_object_get(root, "client") == NULL &&
 	   json_object_get(root, "instance") == NULL, "and says nothing about who has the lease");
 	json_decref(root);

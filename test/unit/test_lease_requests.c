@@ -152,7 +152,7 @@ make_answer(int first, int n, int megabytes)
 	fprintf(out, "{\"lease\":\"" LEASE "\",\"secret\":\"%064d\",\"ttl_ms\":10000,\"donors\":[{\"id\":\"d\","
 			"\"host\":\"h\",\"port\":1,\"transports\":[]}],\"regions\":[", 0);
 	for (int i = 0; i < n; i++)
-		fprintf(out, "%s{\"donor\":\"d\",\"region\":%d,\"bytes\":%" PRIu64 "}",
+		fprintf(out, "%s{\"donor\":\"d\",\"region\":%d,\"bytes\":%" PRIu64 ",\"rev\":1}",
 				i > 0 ? "," : "", first + i, (uint64_t) megabytes * MB);
 	fputs("]}", out);
 	fclose(out);
