@@ -270,15 +270,15 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 					 "free_regions", (json_int_t) report.regions[DONOR_REGION_FREE],
 					 "leased_regions", (json_int_t) report.regions[DONOR_REGION_LEASED],
 					 "released_regions", (json_int_t) report.regions[DONOR_REGION_RELEASED],
-					 "connections", (json_int_t) (donor_serve_connections() + donor_verbs_connections()),
-					 "rdma_connections", (json_int_t) donor_verbs_connections(),
+					 "connections", (json_int_t) donor_serve_connections + donor_verbs_connections,
+					 "rdma_connections", (json_int_t) donor_verbs_connections,
 					 "reads", (json_int_t) donor_serve_stat(DONOR_READS),
 					 "writes", (json_int_t) donor_serve_stat(DONOR_WRITES),
 					 "maps", (json_int_t) donor_serve_stat(DONOR_MAPS),
-					 "denied", (json_int_t) (donor_serve_stat(DONOR_DENIED) + donor_verbs_denied()),
+					 "denied", (json_int_t) (donor_serve_stat(DONOR_DENIED) + donor_verbs_denied),
 					 "bytes_read", (json_int_t) donor_serve_stat(DONOR_BYTES_READ),
 					 "bytes_written", (json_int_t) donor_serve_stat(DONOR_BYTES_WRITTEN),
-					 "locked", (json_int_t) donor_memory_locked());
+					 "locked", (json_int_t) donor_memory_locked);
 	if (body == NULL)
 		rbp_die("out of memory");
 

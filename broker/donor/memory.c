@@ -66,13 +66,13 @@
 RbpDonorRegion *donor_regions;
 uint32_t	donor_nregions;
 uint64_t	donor_region_size;
+atomic_bool donor_memory_locked = true;
 
 static uint8_t *arena;
 static size_t arena_size;
 
 static RbpDonorHugePages huge_pages;
 static atomic_bool try_huge;	/* the pool had pages last time */
-static atomic_bool lock_memory = true;
 static atomic_bool can_bind = true; /* to a NUMA node */
 static int	numa_node = -1;
 static atomic_uint workers = 1; /* threads that populate */
@@ -183,17 +183,11 @@ make_memory(uint8_t *base, bool huge)
 		errno = save_errno;
 		return -1;
 	}
-	if (lock_memory && mlock(base, size) != 0 && atomic_exchange(&lock_memory, false))
+	if (donor_memory_locked && mlock(base, size) != 0 && atomic_exchange(&donor_memory_locked, false))
 		rbp_log(RBP_LOG_WARNING,
 				"memory is not locked: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) or the system may swap it out",
 				strerror(errno));
 	return fd;
-}
-
-bool
-donor_memory_locked(void)
-{
-	return lock_memory;
 }
 
 /* Get memory for a region, of the best kind that is there and permitted. */
@@ -532,7 +526,7 @@ log_memory(void)
 	rbp_log(RBP_LOG_INFO, "memory: %s in %u regions of %s, %s%s",
 			rbp_format_size(all, total, sizeof(total)), donor_nregions,
 			rbp_format_size(donor_region_size, each, sizeof(each)), kinds,
-			lock_memory ? "locked" : "not locked");
+			donor_memory_locked ? "locked" : "not locked");
 	if (plain == 0 || huge_pages == DONOR_HUGE_OFF)
 		return;
 	if (donor_region_size % HUGE_SIZE != 0)

@@ -94,7 +94,7 @@ extern uint64_t donor_memory_default_min_free(void);
 extern bool donor_memory_renew(RbpDonorRegion *region);
 
 /* Is all of it locked, so that the system does not swap it out? */
-extern bool donor_memory_locked(void);
+extern atomic_bool donor_memory_locked;
 
 /* Give a region's memory back to the system.  Called by the janitor. */
 extern void donor_memory_release(RbpDonorRegion *region);

@@ -8,6 +8,7 @@
 #ifndef RBP_DONOR_SERVE_H
 #define RBP_DONOR_SERVE_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -49,6 +50,6 @@ typedef enum RbpDonorServeStat
 extern uint64_t donor_serve_stat(RbpDonorServeStat stat);
 
 /* Number of open connections. */
-extern uint64_t donor_serve_connections(void);
+extern atomic_int donor_serve_connections;
 
 #endif							/* RBP_DONOR_SERVE_H */

@@ -39,7 +39,7 @@
 #define TURN_BYTES		(256 * 1024)
 #define HELD_BACK		16		/* answers held back at most */
 
-atomic_int	donor_serve_nconnections;
+atomic_int	donor_serve_connections;
 
 void
 donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why)
@@ -77,7 +77,7 @@ donor_serve_close(RbpDonorConn *conn)
 		donor_lease_disconnect(conn->client);
 	donor_lease_unref(conn->lease);
 	free(conn);
-	atomic_fetch_sub(&donor_serve_nconnections, 1);
+	atomic_fetch_sub(&donor_serve_connections, 1);
 }
 
 bool

@@ -113,9 +113,6 @@ donor_serve_count(RbpDonorThread *thread, RbpDonorServeStat stat, uint64_t n)
 						  memory_order_relaxed);
 }
 
-/* serve_conn.c: number of open connections, of all threads. */
-extern atomic_int donor_serve_nconnections;
-
 /* The peer of a new connection; false if --shm-users does not admit it. */
 extern bool donor_serve_admits(int fd, bool is_unix, uint64_t *peer);
 

@@ -175,7 +175,7 @@ accept_conns(const RbpDonorConn *listener)
 			}
 			return;
 		}
-		if (make_room(atomic_fetch_add(&donor_serve_nconnections, 1)))
+		if (make_room(atomic_fetch_add(&donor_serve_connections, 1)))
 			conn = calloc(1, sizeof(*conn));
 		if (conn == NULL)
 			refuse_busy(fd);
@@ -195,7 +195,7 @@ accept_conns(const RbpDonorConn *listener)
 		}
 		close(fd);
 		free(conn);
-		atomic_fetch_sub(&donor_serve_nconnections, 1);
+		atomic_fetch_sub(&donor_serve_connections, 1);
 	}
 }
 
@@ -448,10 +448,4 @@ donor_serve_stat(RbpDonorServeStat stat)
 	for (int i = 0; i < nthreads; i++)
 		total += atomic_load(&threads[i].stats[stat]);
 	return total;
-}
-
-uint64_t
-donor_serve_connections(void)
-{
-	return (uint64_t) atomic_load(&donor_serve_nconnections);
 }

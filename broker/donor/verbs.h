@@ -8,6 +8,7 @@
 #ifndef RBP_DONOR_VERBS_H
 #define RBP_DONOR_VERBS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,7 +37,7 @@ extern int	donor_verbs_numa_node(const char *host);
 extern const RbpDonorRdma donor_verbs_rdma;
 
 /* Numbers of open connections, and of denied ones since the start. */
-extern uint64_t donor_verbs_connections(void);
-extern uint64_t donor_verbs_denied(void);
+extern atomic_uint donor_verbs_connections;
+extern _Atomic uint64_t donor_verbs_denied;
 
 #endif							/* RBP_DONOR_VERBS_H */

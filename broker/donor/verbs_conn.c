@@ -30,8 +30,8 @@
 #define PROBE_NS		INT64_C(30000000000)
 #define RNR_RETRIES		6
 static RbpDonorVerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
-static atomic_uint nconnections;
-static _Atomic uint64_t denied;
+atomic_uint donor_verbs_connections;
+_Atomic uint64_t donor_verbs_denied;
 
 /* Free a connection except its id. */
 static void
@@ -46,7 +46,7 @@ release_conn(RbpDonorVerbsConn *conn)
 	(void) ibv_dereg_mr(conn->mr);
 	donor_lease_disconnect(conn->client);
 	conn->domain->nconns--;
-	atomic_fetch_sub(&nconnections, 1);
+	atomic_fetch_sub(&donor_verbs_connections, 1);
 }
 
 void
@@ -259,7 +259,7 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, const Handshake *shak
 	conn->client = client;
 	LIST_INSERT_HEAD(&conns, conn, link);
 	domain->nconns++;
-	atomic_fetch_add(&nconnections, 1);
+	atomic_fetch_add(&donor_verbs_connections, 1);
 
 	welcome.table_key = domain->table_mr->rkey;
 	welcome.table_address = (uintptr_t) domain->table;
@@ -313,7 +313,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		why = "it speaks another version of the protocol";
 		status = RBP_WIRE_VERSION_MISMATCH;
 	}
-	else if (atomic_load(&nconnections) >= DONOR_MAX_CONNECTIONS)
+	else if (atomic_load(&donor_verbs_connections) >= DONOR_MAX_CONNECTIONS)
 	{
 		why = "there are too many connections";
 		status = RBP_WIRE_BUSY;
@@ -329,7 +329,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		donor_lease_unref(lease);
 		why = DONOR_PROOFS_ARE_MANY;
 		status = RBP_WIRE_BUSY;
-		atomic_fetch_add(&denied, 1);
+		atomic_fetch_add(&donor_verbs_denied, 1);
 	}
 	else if (!(accepted = accept_client(id, lease, &shake, reads)))
 		status = RBP_WIRE_BUSY;
@@ -339,7 +339,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	if (why != NULL)
 		log_refusal(id, level, why);
 	if (status == RBP_WIRE_DENIED)
-		atomic_fetch_add(&denied, 1);
+		atomic_fetch_add(&donor_verbs_denied, 1);
 	refuse(id, status);
 }
 
@@ -376,16 +376,4 @@ donor_verbs_tick_conns(int64_t now)
 		if (is_over(conn, now))
 			donor_verbs_close(conn);
 	}
-}
-
-uint64_t
-donor_verbs_connections(void)
-{
-	return atomic_load(&nconnections);
-}
-
-uint64_t
-donor_verbs_denied(void)
-{
-	return atomic_load(&denied);
 }

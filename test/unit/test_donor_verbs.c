@@ -586,11 +586,11 @@ check_left(const char *when)
 	if (!await(!donor_regions_in(DONOR_REGION_DIRTY)))
 		wrong("%s: the janitor does not come to an end", when);
 	/* connections of ended leases last for a while */
-	if (!ok(await((pass(SECOND), mock_leaks(false) == baseline && donor_verbs_connections() == 0)),
+	if (!ok(await((pass(SECOND), mock_leaks(false) == baseline && donor_verbs_connections == 0)),
 			"%s: nothing is left", when))
 	{
 		diag("%" PRIu64 " connections; %u objects, should be %u:",
-			 donor_verbs_connections(), mock_leaks(true), baseline);
+			 (uint64_t) donor_verbs_connections, mock_leaks(true), baseline);
 		baseline = mock_leaks(false);
 	}
 	is_u64(mock_violations(), 0, "%s: no rule is broken", when);
@@ -722,7 +722,7 @@ test_handshake(void)
 	Plan	   *ended = plan_new(0x100);
 	RbpCredentials ended_cred = ended->cred;
 	RbpWireVerbsHello hello;
-	uint64_t	refused = donor_verbs_denied();
+	uint64_t	refused = donor_verbs_denied;
 	Raw		   *raw;
 	RbpStatus	status;
 	RbpConn    *conn;
@@ -766,7 +766,7 @@ test_handshake(void)
 		   raw->welcome.status == RBP_WIRE_DENIED, "%s: denied", lies[lie]);
 		raw_free(raw);
 	}
-	ok(await(donor_verbs_denied() - refused == sizeof(lies) / sizeof(lies[0])), "all are counted");
+	ok(await(donor_verbs_denied - refused == sizeof(lies) / sizeof(lies[0])), "all are counted");
 
 	raw = raw_new();
 	raw_hello(raw, &plan->cred, ep.donor, &hello);
@@ -779,9 +779,9 @@ test_handshake(void)
 	raw = raw_connected(&plan->cred);
 	ok(raw->welcome.regions == NREGIONS && raw->welcome.region_size == REGION_BYTES,
 	   "who tells the truth is let in");
-	ok(await(donor_verbs_connections() == 1), "and counted");
+	ok(await(donor_verbs_connections == 1), "and counted");
 	raw_free(raw);
-	ok(await(donor_verbs_connections() == 0), "until he goes");
+	ok(await(donor_verbs_connections == 0), "until he goes");
 
 	/* the transport, with the lease's secret and without */
 	conn = open_conn(&plan->cred, &status);
@@ -861,10 +861,10 @@ test_new_secret(void)
 	apply();
 	pass(2 * SECOND);
 	usleep(5000);
-	is_u64(donor_verbs_connections(), 1, "a client stays as long as the secret is the same");
+	is_u64(donor_verbs_connections, 1, "a client stays as long as the secret is the same");
 	plan->cred.secret[1] ^= 1;
 	apply();
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)) &&
+	ok(await((pass(SECOND), donor_verbs_connections == 0)) &&
 	   raw_next(raw, 5000) == RDMA_CM_EVENT_DISCONNECTED, "another one ends its connection");
 	ok(can_connect(plan), "with that it can connect again");
 	conn = open_conn(&former, &status);
@@ -1038,7 +1038,7 @@ test_keys(void)
 	   "its clients' are dead");
 	pass(3 * SECOND);
 	pass(SECOND);
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "a connection that failed is closed soon");
+	ok(await((pass(SECOND), donor_verbs_connections == 0)), "a connection that failed is closed soon");
 	raw_free(other);
 	check_left("keys");
 }
@@ -1098,10 +1098,10 @@ test_idle_clients(void)
 	ok(await(!donor_regions_in(DONOR_REGION_DIRTY)), "a lease ends");
 	pass(2 * SECOND);
 	usleep(3000);
-	is_u64(donor_verbs_connections(), 1, "its client has time to notice");
+	is_u64(donor_verbs_connections, 1, "its client has time to notice");
 	pass(11 * SECOND);
 	/* the time begins when the service sees that the lease has ended */
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "but not for ever");
+	ok(await((pass(SECOND), donor_verbs_connections == 0)), "but not for ever");
 	is_u64((uint64_t) raw_next(raw, 5000), RDMA_CM_EVENT_DISCONNECTED, "he is told");
 	ok(await(mock_leaks(false) < before), "what was held for it is freed");
 	raw_free(raw);
@@ -1239,7 +1239,7 @@ test_while_used(void)
 			!donor_region_enter(&donor_regions[2], lease, rbp_boottime_ns()))
 			abort();
 		raw_free(raw);
-		if (!await(donor_verbs_connections() == 0))
+		if (!await(donor_verbs_connections == 0))
 			abort();
 		mock_deregister_us = 40000;
 		plan_end(another);
@@ -1341,18 +1341,18 @@ test_clients(void)
 	 * served.
 	 */
 	raw_free(raw_connected(&plan->cred));
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "clients that go while they are let in");
+	ok(await((pass(SECOND), donor_verbs_connections == 0)), "clients that go while they are let in");
 
 	raw = raw_asking(&plan->cred);
-	ok(await(donor_verbs_connections() == 1), "one that does not go on");
+	ok(await(donor_verbs_connections == 1), "one that does not go on");
 	pass(SECOND);
 	usleep(3000);
-	is_u64(donor_verbs_connections(), 1, "is waited for");
+	is_u64(donor_verbs_connections, 1, "is waited for");
 	pass(13 * SECOND);
 	usleep(3000);
-	is_u64(donor_verbs_connections(), 1, "as long as a lost message takes");
+	is_u64(donor_verbs_connections, 1, "as long as a lost message takes");
 	pass(2 * SECOND);
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "but not for ever");
+	ok(await((pass(SECOND), donor_verbs_connections == 0)), "but not for ever");
 	raw_free(raw);
 
 	/* its host has lost its power */
@@ -1360,11 +1360,11 @@ test_clients(void)
 	mock_qp_error(raw->id->qp);
 	pass(20 * SECOND);
 	usleep(3000);
-	is_u64(donor_verbs_connections(), 1, "one that is dead");
+	is_u64(donor_verbs_connections, 1, "one that is dead");
 	pass(11 * SECOND);
 	usleep(3000);
 	pass(2 * SECOND);
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "is found out");
+	ok(await((pass(SECOND), donor_verbs_connections == 0)), "is found out");
 	raw_free(raw);
 
 	/* one that lives is left alone */
@@ -1374,11 +1374,11 @@ test_clients(void)
 		pass(31 * SECOND);
 		usleep(3000);
 	}
-	is_u64(donor_verbs_connections(), 1, "one that lives is left alone");
+	is_u64(donor_verbs_connections, 1, "one that lives is left alone");
 	mock_qp_error(raw->id->qp);
 	pass(31 * SECOND);
 	usleep(3000);
-	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "until it dies");
+	ok(await((pass(SECOND), donor_verbs_connections == 0)), "until it dies");
 	raw_free(raw);
 
 	/* messages that are no pings */
@@ -1392,7 +1392,7 @@ test_clients(void)
 		if (i == 3)
 			memset(raw->buf, 0x5a, 32);
 		(void) raw_work(raw, IBV_WR_SEND, 0, 0, lens[i]);
-		ok(await((pass(SECOND), donor_verbs_connections() == 0)),
+		ok(await((pass(SECOND), donor_verbs_connections == 0)),
 		   "a message of %u bytes that is no ping ends the connection (%d)", lens[i], i);
 		raw_free(raw);
 	}
@@ -1554,7 +1554,7 @@ test_turns(void)
 	atomic_store(&mock_hold_create_qp, false);
 	is_u64((uint64_t) raw_next(late, 5000), RDMA_CM_EVENT_ESTABLISHED, "then the client is let in");
 	raw_free(late);
-	if (!await(donor_verbs_connections() == 1))
+	if (!await(donor_verbs_connections == 1))
 		abort();
 
 	flooder = raw_connected(&plan->cred);
@@ -1608,7 +1608,7 @@ test_lost_rtu(void)
 		bool		survives = how < 2;
 
 		raw = raw_connected(&plan->cred);
-		if (!await(donor_verbs_connections() == 1))
+		if (!await(donor_verbs_connections == 1))
 			abort();
 		if (how == 0 && !raw_ping(raw))
 			abort();
@@ -1623,12 +1623,12 @@ test_lost_rtu(void)
 			usleep(3000);
 		}
 		if (survives)
-			ok(donor_verbs_connections() == 1 && raw_ping(raw),
+			ok(donor_verbs_connections == 1 && raw_ping(raw),
 			   "%s says that a client is connected whose RTU is lost", ways[how]);
 		else
-			ok(await((pass(SECOND), donor_verbs_connections() == 0)), "if %s does, it is given up", ways[how]);
+			ok(await((pass(SECOND), donor_verbs_connections == 0)), "if %s does, it is given up", ways[how]);
 		raw_free(raw);
-		ok(await((pass(SECOND), donor_verbs_connections() == 0)), "it goes (%s)", ways[how]);
+		ok(await((pass(SECOND), donor_verbs_connections == 0)), "it goes (%s)", ways[how]);
 	}
 	mock_lose_rtu = false;
 	check_left("a lost RTU");
@@ -1653,11 +1653,11 @@ test_async(void)
 	other = raw_connected(&plan->cred);
 	mock_async(0, IBV_EVENT_QP_FATAL, LIST_FIRST(&conns)->id->qp, 0);
 	pass(SECOND);
-	ok(await((pass(SECOND), donor_verbs_connections() == 1)), "a queue pair that fails is closed");
+	ok(await((pass(SECOND), donor_verbs_connections == 1)), "a queue pair that fails is closed");
 	ok(raw_ping(raw), "no other");
 	listens = mock_calls[MOCK_LISTEN];
 	mock_async(0, IBV_EVENT_DEVICE_FATAL, NULL, 0);
-	ok(await(donor_verbs_connections() == 0), "a device that fails loses all connections");
+	ok(await(donor_verbs_connections == 0), "a device that fails loses all connections");
 	ok(await((pass(SECOND), mock_calls[MOCK_LISTEN] > listens)), "and is listened on again");
 	raw_free(other);
 	raw_free(raw);
@@ -1682,7 +1682,7 @@ test_removal(void)
 		abort();
 	raw = raw_connected(&plan->cred);
 	mock_remove_device(0);
-	ok(await(donor_verbs_connections() == 0), "a device goes, and all connections with it");
+	ok(await(donor_verbs_connections == 0), "a device goes, and all connections with it");
 	ok(await(!mock_exposed(donor_regions[0].base, REGION_BYTES) &&
 			 !mock_exposed(donor_regions[3].base, REGION_BYTES)), "and all keys");
 	ops->close(conn);
@@ -1741,7 +1741,7 @@ test_removal_at_each_step(void)
 		{
 			mock_register_us = step == 2 ? 20000 : 0;
 			raws[0] = raw_connected(&plan->cred);
-			if (!await(donor_verbs_connections() == 1))
+			if (!await(donor_verbs_connections == 1))
 				wrong("a client is not counted");
 		}
 		if (step >= 3 && !await_key(raws[0], 3, &addr, &key))
@@ -1762,7 +1762,7 @@ test_removal_at_each_step(void)
 			raw_free(raws[0]);
 		mock_remove_device(0);
 		mock_hold_create_qp = false;
-		ok(await(donor_verbs_connections() == 0), "%s: all connections are ended", steps[step]);
+		ok(await(donor_verbs_connections == 0), "%s: all connections are ended", steps[step]);
 		ok(await(!donor_regions_in(DONOR_REGION_DIRTY) && !mock_exposed(donor_regions[3].base, REGION_BYTES)), "%s: and all keys", steps[step]);
 		mock_hold_channel = NULL;
 		mock_register_us = mock_deregister_us = 0;
@@ -1852,7 +1852,7 @@ test_slow_device(void)
 	conn = open_conn(&plan->cred, &status);
 	ok(conn != NULL, "a client is let in when the device is done: %s", rbp_status_text(status));
 	pthread_join(thread, NULL);
-	ok(await(donor_verbs_connections() == 1), "what it had given up is given up here, too");
+	ok(await(donor_verbs_connections == 1), "what it had given up is given up here, too");
 	ops->close(conn);
 	mock_hold_channel = NULL;
 	check_left("a slow device");
