@@ -72,7 +72,7 @@ card-check: card-check-build
 .PHONY: card-check card-check-build
 
 # these have flags and an order of their sources of their own; here they are seen to compile
-unit-build: $(UNIT_NAMES:%=build/unit/%) build/plain/test/bench/hot_scan.o build/plain/test/bench/kept_cost.o
+unit-build: $(UNIT_NAMES:%=build/unit/%) build/plain/lease_upkeep build/plain/test/bench/hot_scan.o build/plain/test/bench/kept_cost.o
 .PHONY: unit-build
 
 define unit_variant

@@ -216,7 +216,7 @@ main(int argc, char **argv)
 	extents[RBP_POOL_BUFFER] = (uint32) (slots / RBP_EXTENT_PAGES);
 
 	start = now_ms();
-	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)),
+	rbp_remote_shmem_open(lazy_memory(rbp_remote_shmem_size(extents)), false,
 						  extents, both);
 	dir = rbp_directory_open(lazy_memory(rbp_directory_size((uint32) slots, STAGING, 0)), false,
 							 rbp_remote_extents(RBP_POOL_BUFFER), STAGING, 0, 0);

@@ -77,6 +77,8 @@ cannot_follow($primary->connstr('liar'), qr/rows are not in order/, 'a list that
 $primary->safe_psql('liar', q{CREATE OR REPLACE FUNCTION remote_bp_hot_pages(OUT tablespace oid, OUT database oid, OUT relfilenode oid, OUT fork text, OUT part int, OUT class int, OUT bitmap bytea)
 	RETURNS SETOF record LANGUAGE sql AS 'SELECT 1663::oid, 5::oid, 16384::oid, ''main'', i, 0, decode(repeat(''ff'', 1024), ''hex'') FROM generate_series(0, 100000) i'});
 cannot_follow($primary->connstr('liar'), qr/the list is too long/, 'a list that is too long');
+# in memory, since a server that writes it to a temporary file first may be taken for one that does not answer
+$primary->safe_psql('liar', q{ALTER DATABASE liar SET work_mem = '1GB'});
 $primary->safe_psql('liar', q{CREATE OR REPLACE FUNCTION remote_bp_hot_pages(OUT tablespace oid, OUT database oid, OUT relfilenode oid, OUT fork text, OUT part int, OUT class int, OUT bitmap bytea)
 	RETURNS SETOF record LANGUAGE sql AS 'SELECT 1663::oid, 5::oid, 16384::oid, ''main'', 1, 0, convert_to(repeat(''x'', 280000000), ''UTF8'')'});
 cannot_follow($primary->connstr('liar'), qr/memory/, 'a row of absurd size');
