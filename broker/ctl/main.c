@@ -134,6 +134,8 @@ fail(int code, int status, const char *fmt,...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
+	/* else the clearing of the screen would come after it */
+	(void) fflush(stdout);
 	rbp_log(RBP_LOG_ERROR, "%s", text);
 	if (opt_json)
 		print_error(text, status);

@@ -115,10 +115,7 @@ rbp_directory_open(void *mem, bool found, const RbpExtents *extents, uint32_t st
 		p->ghost_clock = ghost_clock;
 		rbp_lock_init(&p->lock, tranche);
 
-		/*
-		 * if not, chains and lists are as the entries, which are all zeros,
-		 * say
-		 */
+		/* a new one is: its entries, all zeros, say that there is nothing */
 		p->built = !found;
 		for (int j = 0; j < RBP_NUM_LISTS; j++)
 			p->lists[j].head = p->lists[j].tail = RBP_NIL;

@@ -161,7 +161,8 @@ typedef struct RbpPolicyServer
 } RbpPolicyServer;
 
 extern RbpPolicyServer rbp_policy_read_server(void);
-extern void rbp_policy_apply_server(const RbpPolicyServer *server);
+extern void rbp_policy_exclude_tablespaces(const RbpPolicyServer *server);
+extern void rbp_policy_limit_databases(const List *limits);
 
 /* Apply policies that were set to the pages that the tier has already. */
 extern void rbp_policy_apply_to_pages(void);
@@ -222,8 +223,8 @@ typedef struct RbpLoadPiece
 /*
  * Bring the missing pages of the piece into the tier, in a transaction, with the relation's
  * lock, if that is free.  Hot ones count as read there; they wait for nothing but the
- * disk, those to keep for staging, too.  Returns RBP_FOLLOW_READ, or why no more of
- * the relation is read: an error was logged then, unless it was a conflict with recovery.
+ * disk, those to keep for staging, too.  Returns RBP_FOLLOW_READ, also if there was nothing
+ * to do, or why no more of the relation is read: an error was logged then, unless it was a conflict with recovery.
  */
 extern RbpFollowPages rbp_prewarm_piece(RbpLoadPiece *piece);
 

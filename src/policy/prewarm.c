@@ -669,6 +669,8 @@ load_hot(Relation rel, RbpLoadPiece *piece)
 	fork.end = (BlockNumber) Min(RelationGetNumberOfBlocksInFork(rel, forknum),
 								 (uint64) first + part->length * 8);
 	loading.deadline_ns = 1;	/* staging is not waited for */
+	loading.progress->waits = false;
+	show_range(&loading, 0, 0); /* only pages to keep are counted */
 	loading.progress->relation = RelationGetRelid(rel);
 	loading.progress->fork = forknum;
 	strategy = GetAccessStrategy(BAS_BULKREAD);

@@ -58,8 +58,8 @@ read_excluded(RbpPolicyServer *server)
 	server->not_excluded = unknown.data;
 }
 
-static void
-exclude_tablespaces(const RbpPolicyServer *server)
+void
+rbp_policy_exclude_tablespaces(const RbpPolicyServer *server)
 {
 	RbpPolicyShared *shared = rbp_policy_shared;
 
@@ -133,8 +133,8 @@ limit_of(const List *limits, Oid database)
  * Pages above a limit are dropped once, when it is set: kept pages stay in spite of
  * it, and others that come make room.
  */
-static void
-set_limits(const List *limits)
+void
+rbp_policy_limit_databases(const List *limits)
 {
 	const ListCell *cell;
 	RbpDatabaseUse use;
@@ -192,13 +192,6 @@ rbp_policy_read_server(void)
 	server.limits = read_limits();
 	server.dropped = dropped_databases();
 	return server;
-}
-
-void
-rbp_policy_apply_server(const RbpPolicyServer *server)
-{
-	exclude_tablespaces(server);
-	set_limits(server->limits);
 }
 
 void

@@ -359,8 +359,10 @@ rbp_policy_worker_main(Datum arg)
 	if (visit.table_known)
 	{
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
-		rbp_policy_apply_server(&server);
+		rbp_policy_exclude_tablespaces(&server);
 		set_policies(list.relations, server.dropped, &visit);
+		/* now that excluded pages are dropped, and kept ones known */
+		rbp_policy_limit_databases(server.limits);
 		if (visit.has_policies)
 			rbp_residency_sweep();
 		bring_pages(list.relations, &visit);

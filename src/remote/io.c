@@ -8,9 +8,9 @@
  * together.  Pages that are adjacent both in memory and on the donor are one
  * request.
  *
- * rbp_remote_transfer() uses a single static batch that is not visible outside.  Batches of rbp_remote_begin() are malloc'ed.  Each part
- * is in its connection's list (RbpFlight) from when it has been submitted until
- * it has been waited for.  Before a connection is closed these parts are
+ * rbp_remote_transfer() uses a single static batch that is not visible outside.
+ * Batches of rbp_remote_begin() are malloc'ed.  Each part is in its connection's
+ * list (RbpFlight) from when it has been submitted until it has been waited for.  Before a connection is closed these parts are
  * finished, so that a part that is waiting always has its connection, and any
  * other part has all the answers that it will ever get.
  *
