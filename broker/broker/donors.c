@@ -284,7 +284,11 @@ apply_report(int64_t donor, const char *id, const json_t *body)
 							 " AND number IN (SELECT value FROM json_each(?3))",
 							 INT(donor), INT(revision), JSON(clean), INT(here));
 	broker.counters[REGIONS_CLEANED] += cleaned;
-	/* a grant may be waiting for this */
+
+	/*
+	 * a grant may be waiting for this; and regions have no row numbers, so no
+	 * hook has told it
+	 */
 	broker.wake |= cleaned > 0;
 }
 

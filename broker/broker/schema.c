@@ -4,8 +4,9 @@
  *	  The tables: what the broker knows, and what always holds of it.
  *
  * All of it is in memory: donors tell it again to another broker.  A change of donor,
- * region, lease or ended wakes whoever waits; what each heartbeat or renewal changes
- * is in temporary tables, and wakes nobody.
+ * lease or ended wakes whoever waits; what each heartbeat or renewal changes is in
+ * temporary tables, and wakes nobody.  Regions have no row numbers, so they wake nobody
+ * either: where one is lost or granted, the donor's revision changes, too.
  *
  * Rules are in the schema where SQL can say them: a change that breaks one
  * fails, whichever statement tried it, and ends the broker.

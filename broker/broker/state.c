@@ -12,6 +12,7 @@
 #include "common/clock.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 BrokerState broker = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -44,6 +45,20 @@ begin(void)
 	broker.learns_since = committed = rbp_mono_ms();
 }
 
+static void
+wake(int64_t donor)
+{
+	pthread_cond_broadcast(&changed[donor % BROKER_MAX_DONORS]);
+}
+
+static void
+on_change(void *arg, int operation, const char *database, const char *table, long long row)
+{
+	broker.wake |= strcmp(database, "main") == 0;
+	if (strcmp(table, "donor") == 0)
+		wake(row);
+}
+
 void
 broker_state_open(int64_t donor_timeout_ms)
 {
@@ -53,7 +68,7 @@ broker_state_open(int64_t donor_timeout_ms)
 	broker.started = time(NULL);
 	broker.learns_since = committed = rbp_mono_ms();
 	donor_timeout = donor_timeout_ms;
-	broker_store_open();
+	broker_store_open(on_change);
 	broker_begin();
 	broker_run("INSERT INTO setting VALUES (?1)", INT(donor_timeout_ms));
 	broker_end();
@@ -72,12 +87,6 @@ broker_begin(void)
 	begin();
 }
 
-void
-broker_wake(int64_t donor)
-{
-	pthread_cond_broadcast(&changed[donor % BROKER_MAX_DONORS]);
-}
-
 static void
 commit(void)
 {
@@ -90,7 +99,7 @@ commit(void)
 	}
 	broker_run("COMMIT");
 	if (broker.wake)
-		broker_wake(0);
+		wake(0);
 	broker.wake = false;
 	committed = rbp_mono_ms();
 }
@@ -130,6 +139,6 @@ broker_stop(void)
 	broker_begin();
 	broker.stopping = true;
 	for (int i = 0; i < BROKER_MAX_DONORS; i++)
-		broker_wake(i);
+		wake(i);
 	broker_end();
 }

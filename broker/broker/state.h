@@ -80,9 +80,6 @@ extern void broker_end(void);
  */
 extern bool broker_wait(int64_t donor, int64_t deadline);
 
-/* Wake who waits for a change of this donor, or of any. */
-extern void broker_wake(int64_t donor);
-
 /* How long this thread has been in broker_wait() in all. */
 extern _Thread_local int64_t broker_waited_ns;
 

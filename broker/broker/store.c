@@ -6,7 +6,6 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/schema.h"
-#include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 #include "common/clock.h"
@@ -80,7 +79,11 @@ broker_store_query(const char *sql, size_t n, const BrokerValue *values)
 		else if (value->json == NULL)
 			rc = sqlite3_bind_null(stmt, i);
 		else
-			rc = sqlite3_bind_text(stmt, i, json_dumps(value->json, JSON_COMPACT), -1, free);
+		{
+			char	   *text = json_dumps(value->json, JSON_COMPACT);
+
+			rc = text != NULL ? sqlite3_bind_text(stmt, i, text, -1, free) : SQLITE_NOMEM;
+		}
 		if (rc != SQLITE_OK)
 			give_up();
 	}
@@ -203,20 +206,12 @@ sql_donor_key(sqlite3_context *context, int argc, sqlite3_value **argv)
 	explicit_bzero(text, sizeof(text));
 }
 
-static void
-on_change(void *arg, int operation, const char *database, const char *table, sqlite3_int64 row)
-{
-	broker.wake |= strcmp(database, "main") == 0;
-	if (strcmp(table, "donor") == 0)
-		broker_wake(row);
-}
-
 /*
  * ---- open and close -----------------------------------------------------------
  */
 
 void
-broker_store_open(void)
+broker_store_open(BrokerOnChange on_change)
 {
 	now = rbp_mono_ms();
 	if (sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK ||

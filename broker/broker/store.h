@@ -47,8 +47,11 @@ typedef struct BrokerValue
 #define BROKER_VALUES(...) \
 	sizeof(BROKER_ARRAY(__VA_ARGS__)) / sizeof(BrokerValue) - 1, BROKER_ARRAY(__VA_ARGS__)
 
+/* Called in the transaction for each row that changes in a table that has a number for each row. */
+typedef void (*BrokerOnChange) (void *arg, int operation, const char *database, const char *table, long long row);
+
 /* Makes the tables.  Ends the process, with a message, if that fails. */
-extern void broker_store_open(void);
+extern void broker_store_open(BrokerOnChange on_change);
 extern void broker_store_close(void);
 
 extern void broker_store_begin(void);

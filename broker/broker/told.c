@@ -122,9 +122,10 @@ broker_told_check(json_t *body, BrokerReply *error)
 			fault = fault_of_told(item, seen, nregions, revision);
 	}
 	for (json_int_t n = 0; json_object_get(body, "clean") != NULL && n < nregions; n++)
-		if (!seen[n])
-			json_array_append_new(dirty, json_integer(n));
-	json_object_set_new(body, "dirty", dirty);
+		if (!seen[n] && json_array_append_new(dirty, json_integer(n)) != 0)
+			rbp_die("out of memory");
+	if (json_object_set_new(body, "dirty", dirty) != 0)
+		rbp_die("out of memory");
 	json_object_del(body, "clean");
 	free(seen);
 	if (good && fault == NULL && json_array_size(leases) > 1 &&
