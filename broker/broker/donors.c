@@ -175,7 +175,7 @@ forget(int64_t donor, const json_t *body)
 }
 
 BrokerReply
-broker_donors_register(const char *path_id, const json_t *body)
+broker_donors_register(const char *path_id, json_t *body)
 {
 	const json_t *leases = json_object_get(body, "leases");
 	const char *fault = fault_of_registration(body);
@@ -191,7 +191,7 @@ broker_donors_register(const char *path_id, const json_t *body)
 	if (fault != NULL)
 		return broker_reply_error(400, "%s", fault);
 	if (!check_clean(json_object_get(body, "clean"), int_of(body, "regions"), &error) ||
-		!broker_told_check((json_t *) body, &error))
+		!broker_told_check(body, &error))
 		return error;
 	living = broker_get_text(living_namesake, JSON(body), INT(broker_now() - broker.learns_since));
 	if (living != NULL)
@@ -395,7 +395,7 @@ answer_heartbeat(int64_t donor, const char *id, const json_t *body)
 }
 
 BrokerReply
-broker_donors_heartbeat(const char *id, const json_t *body)
+broker_donors_heartbeat(const char *id, json_t *body)
 {
 	BrokerReply error;
 	int64_t		donor = find_instance(id, body, &error);
@@ -404,7 +404,7 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 		return error;
 	apply_report(donor, id, body);
 	/* it may be long, and SQLite need not see it again */
-	json_object_del((json_t *) body, "clean");
+	json_object_del(body, "clean");
 	apply_settings(donor, id, body);
 	apply_news(donor, body);
 	return answer_heartbeat(donor, id, body);
@@ -415,7 +415,7 @@ broker_donors_heartbeat(const char *id, const json_t *body)
  */
 
 BrokerReply
-broker_donors_leave(const char *id, const json_t *body)
+broker_donors_leave(const char *id, json_t *body)
 {
 	BrokerReply error;
 	int64_t		donor = find_instance(id, body, &error);
@@ -482,20 +482,20 @@ drain(const char *id, bool draining)
 }
 
 BrokerReply
-broker_donors_drain(const char *id, const json_t *body)
+broker_donors_drain(const char *id, json_t *body)
 {
 	return drain(id, true);
 }
 
 BrokerReply
-broker_donors_undrain(const char *id, const json_t *body)
+broker_donors_undrain(const char *id, json_t *body)
 {
 	return drain(id, false);
 }
 
 /* One that does not come back, before the broker would do so by itself */
 BrokerReply
-broker_donors_forget(const char *id, const json_t *body)
+broker_donors_forget(const char *id, json_t *body)
 {
 	int64_t		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 
@@ -519,7 +519,7 @@ static const char *const donor_list =
 " FROM (SELECT * FROM donor_now ORDER BY id)";
 
 BrokerReply
-broker_donors_list(const char *id, const json_t *body)
+broker_donors_list(const char *id, json_t *body)
 {
 	return broker_reply(200, broker_get_text(donor_list));
 }

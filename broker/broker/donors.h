@@ -10,13 +10,13 @@
 
 #include "broker/broker/http.h"
 
-extern BrokerReply broker_donors_register(const char *id, const json_t *body);
-extern BrokerReply broker_donors_heartbeat(const char *id, const json_t *body);
-extern BrokerReply broker_donors_leave(const char *id, const json_t *body);
-extern BrokerReply broker_donors_drain(const char *id, const json_t *body);
-extern BrokerReply broker_donors_undrain(const char *id, const json_t *body);
-extern BrokerReply broker_donors_forget(const char *id, const json_t *body);
-extern BrokerReply broker_donors_list(const char *id, const json_t *body);
+extern BrokerReply broker_donors_register(const char *id, json_t *body);
+extern BrokerReply broker_donors_heartbeat(const char *id, json_t *body);
+extern BrokerReply broker_donors_leave(const char *id, json_t *body);
+extern BrokerReply broker_donors_drain(const char *id, json_t *body);
+extern BrokerReply broker_donors_undrain(const char *id, json_t *body);
+extern BrokerReply broker_donors_forget(const char *id, json_t *body);
+extern BrokerReply broker_donors_list(const char *id, json_t *body);
 
 /*
  * How long an answer waits for donors to apply what it tells, and until when that is.  Tests

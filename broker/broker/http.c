@@ -525,7 +525,7 @@ foreign_to(const Request *request, const json_t *body)
 }
 
 static BrokerReply
-call_handler(const Request *request, const json_t *body)
+call_handler(const Request *request, json_t *body)
 {
 	const BrokerRoute *route = request->route;
 	BrokerReply reply;

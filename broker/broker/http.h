@@ -52,7 +52,8 @@ typedef struct BrokerMember
 /* Are these the object's fields?  If not, or if it is none, *error says why. */
 extern bool broker_check_members(const json_t *body, const BrokerMember *members, BrokerReply *error);
 
-typedef BrokerReply (*BrokerHandler) (const char *id, const json_t *body);
+/* The body may be changed: it is used for nothing else. */
+typedef BrokerReply (*BrokerHandler) (const char *id, json_t *body);
 
 /*
  * The donor or client that a request is about, malloc'ed, if it does not belong
@@ -94,7 +95,7 @@ extern bool broker_http_may_hold(const char *what, int64_t all, int64_t most, in
 
 /* What the broker serves: in routes.c, and for GET /metrics in metrics.c */
 extern const BrokerRoute broker_routes[];
-extern BrokerReply broker_metrics(const char *id, const json_t *body);
+extern BrokerReply broker_metrics(const char *id, json_t *body);
 
 /*
  * Listen.  Dies if it cannot.  address gets what is being listened on, with the

@@ -263,7 +263,7 @@ prolong(int64_t lease)
 }
 
 BrokerReply
-broker_leases_create(const char *path_id, const json_t *body)
+broker_leases_create(const char *path_id, json_t *body)
 {
 	const char *purpose = json_string_value(json_object_get(body, "purpose"));
 	unsigned char bytes[RBP_SECRET_LEN];
@@ -350,7 +350,7 @@ check_secret(const char *secret, BrokerReply *error)
 }
 
 BrokerReply
-broker_leases_renew(const char *id, const json_t *body)
+broker_leases_renew(const char *id, json_t *body)
 {
 	const json_t *release = json_object_get(body, "release");
 	const char *new_secret = json_string_value(json_object_get(body, "new_secret"));
@@ -393,7 +393,7 @@ broker_leases_renew(const char *id, const json_t *body)
 }
 
 BrokerReply
-broker_leases_release(const char *id, const json_t *body)
+broker_leases_release(const char *id, json_t *body)
 {
 	BrokerReply error;
 	int64_t		lease = find_held(id, body, false, &error);
@@ -408,7 +408,7 @@ broker_leases_release(const char *id, const json_t *body)
 
 /* All that is told of it, too */
 BrokerReply
-broker_leases_revoke(const char *id, const json_t *body)
+broker_leases_revoke(const char *id, json_t *body)
 {
 	char	   *donors = broker_get_text("SELECT json_group_array(donor) FROM holding h JOIN lease l ON l.key = h.lease WHERE id = ?1",
 										 TEXT(id));
@@ -444,7 +444,7 @@ static const char *const lease_list =
 " FROM (SELECT * FROM lease_now ORDER BY key DESC) l";
 
 BrokerReply
-broker_leases_list(const char *id, const json_t *body)
+broker_leases_list(const char *id, json_t *body)
 {
 	return broker_reply(200, broker_get_text(lease_list, INT(time(NULL))));
 }

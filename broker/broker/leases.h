@@ -10,11 +10,11 @@
 
 #include "broker/broker/http.h"
 
-extern BrokerReply broker_leases_create(const char *id, const json_t *body);
-extern BrokerReply broker_leases_renew(const char *id, const json_t *body);
-extern BrokerReply broker_leases_release(const char *id, const json_t *body);
-extern BrokerReply broker_leases_revoke(const char *id, const json_t *body);
-extern BrokerReply broker_leases_list(const char *id, const json_t *body);
+extern BrokerReply broker_leases_create(const char *id, json_t *body);
+extern BrokerReply broker_leases_renew(const char *id, json_t *body);
+extern BrokerReply broker_leases_release(const char *id, json_t *body);
+extern BrokerReply broker_leases_revoke(const char *id, json_t *body);
+extern BrokerReply broker_leases_list(const char *id, json_t *body);
 
 /*
  * End a lease: its regions become dirty.  how: "has expired", ..., as its holder

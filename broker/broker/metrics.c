@@ -325,7 +325,7 @@ put_all(FILE *out, const Snapshot *s)
 
 /* Not called under the lock. */
 BrokerReply
-broker_metrics(const char *id, const json_t *body)
+broker_metrics(const char *id, json_t *body)
 {
 	BrokerReply reply = {200, "text/plain; version=0.0.4; charset=utf-8", NULL, false};
 	Snapshot   *s = calloc(1, sizeof(Snapshot));

@@ -103,7 +103,7 @@ static const BrokerMember giving_back[] = {
  * not.
  */
 static BrokerReply
-serve_health(const char *id, const json_t *body)
+serve_health(const char *id, json_t *body)
 {
 	int64_t		until = rbp_mono_ms() + LOCK_PROBE_MS;
 	struct timespec ts = {.tv_sec = until / 1000,.tv_nsec = until % 1000 * 1000000};
