@@ -87,7 +87,7 @@ const char *const broker_schema =
 "CREATE INDEX region_leased ON region (lease, donor) WHERE lease IS NOT NULL;"
 "CREATE INDEX region_dirty ON region (donor) WHERE lease IS NULL;"
 
-/* No other one takes a region.  A lease that was told of becomes one that is not: below 0 to above. */
+/* A region with a row is not clean, so no lease gets it; but a lease that was told of becomes one that is not: below 0 to above. */
 "CREATE TRIGGER only_clean_is_granted BEFORE UPDATE OF lease ON region"
 " WHEN NEW.lease IS NOT NULL AND NOT ifnull(OLD.lease < 0 AND NEW.lease > 0, 0) BEGIN"
 "  SELECT raise(ABORT, 'a region was granted that is not clean');"
@@ -144,8 +144,8 @@ const char *const broker_schema =
 "CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
 
 /*
- * What changes the regions that a donor has to serve raises its revision, and counts follow
- * the regions.  broker_share_hold() does both for those that come to a lease: there may be many.
+ * Counts follow the regions.  Those that come to a lease, of which there may be many, are counted
+ * at once (broker_share_hold()), and a grant raises the donor's revision once.
  */
 "CREATE TEMP TRIGGER holding_changed AFTER UPDATE OF regions ON holding BEGIN"
 "  UPDATE donor_seen SET leased = leased + NEW.regions - OLD.regions WHERE donor = NEW.donor;"

@@ -353,7 +353,11 @@ grant_from(int64_t lease, const Source *source)
 	broker_run("UPDATE donor SET revision = revision + 1 WHERE key = ?1", INT(source->donor));
 	rows = broker_query("SELECT number FROM region WHERE donor = ?1"
 						" UNION ALL SELECT regions FROM donor WHERE key = ?1 ORDER BY number", INT(source->donor));
-	/* what is put is behind the row that was read */
+
+	/*
+	 * the rows that are inserted have lower numbers than the one that was
+	 * read last
+	 */
 	for (; broker_next(rows); next = broker_int(rows, 0) + 1)
 		for (; next < broker_int(rows, 0) && n < source->granted; n++)
 			broker_run("INSERT INTO region (donor, number, lease, rev) SELECT key, ?2, ?3, revision FROM donor WHERE key = ?1",

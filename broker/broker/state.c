@@ -19,7 +19,10 @@ BrokerState broker = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 _Thread_local int64_t broker_waited_ns;
 
-/* A donor, by its key, and, 0, whatever it is.  If two have one, it costs a look more. */
+/*
+ * What is waited for: a change of the donor with this key, or, at 0, any change.  Keys that
+ * are larger share a place with others, and a waiter may be woken for nothing.
+ */
 static pthread_cond_t changed[BROKER_MAX_DONORS];
 
 /* When somebody has committed last, which the ticker does each second; and the donors' timeout */

@@ -134,7 +134,7 @@ fail(int code, int status, const char *fmt,...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	/* else the clearing of the screen would come after it */
+	/* --watch clears the screen through stdout: else it would clear this, too */
 	(void) fflush(stdout);
 	rbp_log(RBP_LOG_ERROR, "%s", text);
 	if (opt_json)

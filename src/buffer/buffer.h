@@ -130,7 +130,7 @@ extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block, bool t
  */
 extern bool rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block);
 
-/* What would the block take the slot of? */
+/* Whose slot would the block get? */
 extern RbpRoom rbp_tier_room(const RbpRelFile *file, BlockNumber block);
 
 /*

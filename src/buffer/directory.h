@@ -434,7 +434,7 @@ extern bool rbp_directory_is_hot(RbpDirectory *dir, const RbpLookup *at);
  */
 extern void rbp_directory_counts(RbpDirectory *dir, RbpTierPages *pages);
 
-/* What would the page take the slot of, if it entered the directory now? */
+/* Whose slot would the page get, if it entered the directory now? */
 extern RbpRoom rbp_directory_room(RbpDirectory *dir, const RbpPageId *page);
 
 /*

@@ -55,12 +55,12 @@ typedef struct RbpTierPages
 	uint64_t	max;			/* slots of a tier of maximum size */
 } RbpTierPages;
 
-/* What a page that enters the tier takes the slot of */
+/* Whose slot a page would get that enters the tier */
 typedef enum RbpRoom
 {
-	RBP_ROOM_NONE,				/* of a page that was read, as far as known */
-	RBP_ROOM_UNREAD,			/* of one that was never read */
-	RBP_ROOM_FREE				/* none */
+	RBP_ROOM_NONE,				/* that of a page that was read, or none */
+	RBP_ROOM_UNREAD,			/* that of a page that was never read */
+	RBP_ROOM_FREE				/* a free one */
 } RbpRoom;
 
 static inline bool

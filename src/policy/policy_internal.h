@@ -208,8 +208,9 @@ typedef struct RbpLoadPiece
 	int64		time_ns;		/* the relation is locked for so long, and a
 								 * page that takes long to read */
 	RbpLoadPosition at;			/* where it begins, then where it has ended;
-								 * in a part, counted from its first block.
-								 * Without a relation, that of the file */
+								 * in a part, counted from its first block. If
+								 * it has no relation, whose file it is will
+								 * be looked up */
 	bool		more;			/* there is more to load behind it */
 
 	/* of a list of hot pages; NULL: pages to keep, of the main fork */
@@ -224,7 +225,8 @@ typedef struct RbpLoadPiece
  * Bring the missing pages of the piece into the tier, in a transaction, with the relation's
  * lock, if that is free.  Hot ones count as read there; they wait for nothing but the
  * disk, those to keep for staging, too.  Returns RBP_FOLLOW_READ, also if there was nothing
- * to do, or why no more of the relation is read: an error was logged then, unless it was a conflict with recovery.
+ * to do, or why no more of the relation is read: an error was logged then, unless it was a
+ * conflict with recovery.
  */
 extern RbpFollowPages rbp_prewarm_piece(RbpLoadPiece *piece);
 

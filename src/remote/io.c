@@ -10,9 +10,10 @@
  *
  * rbp_remote_transfer() uses a single static batch that is not visible outside.
  * Batches of rbp_remote_begin() are malloc'ed.  Each part is in its connection's
- * list (RbpFlight) from when it has been submitted until it has been waited for.  Before a connection is closed these parts are
- * finished, so that a part that is waiting always has its connection, and any
- * other part has all the answers that it will ever get.
+ * list (RbpFlight) from when it has been submitted until it has been waited for.
+ * Before a connection is closed these parts are finished, so that a part that is
+ * waiting always has its connection, and any other part has all the answers that
+ * it will ever get.
  *
  * An entry of the extent map may be given to another region between any two
  * reads of it.  So what is learnt about a region is learnt before a second
