@@ -266,25 +266,28 @@ SQL
 	sql(q{SELECT remote_bp_set_policy('log', 'keep')});
 	ok(all_held('log'), 'a policy of the table comes first') or diag(shown('log'));
 	is(sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'log'::regclass AND relation = 'log_id'::regclass}), 1, 'a kept table in an excluded tablespace is kept with its index');
-	sql(q{SELECT remote_bp_set_policy('log', 'default'); ALTER SYSTEM RESET remote_bp.exclude_tablespaces});
+	sql(q{ALTER SYSTEM RESET remote_bp.exclude_tablespaces});
 	sql(q{SELECT pg_reload_conf()});
 
 	# One visit finds that it is excluded, and a limit to which the database keeps without it.
-	make_table($node, 'plain', 4, index => 0);
-	ok(wait_for('not excluded', sub { refused(q{SELECT remote_bp_prewarm('log')}) eq '' && pages('log') >= 400 }, 60), 'a tablespace that is not excluded any more');
-	sql(q{SELECT remote_bp_prewarm('plain')});
-	my $plain = pages('plain');
-	cmp_ok($plain, '>=', 400, 'a table elsewhere');
+	sql('CREATE DATABASE apart');
+	create_extension($node, 'apart');
+	make_table($node, 'far', 12, db => 'apart', index => 0, tablespace => 'space');
+	make_table($node, 'near', 4, db => 'apart', index => 0);
+	# prewarm refuses what is still excluded
+	my $both = sub { $node->psql('apart', q{SELECT remote_bp_prewarm('far'), remote_bp_prewarm('near')}); return pages('far', 'apart') >= 1200 && pages('near', 'apart') >= 400; };
+	ok(wait_for('both tables', $both, 60), 'a database with a tablespace that is not excluded any more');
+	my $near = pages('near', 'apart');
 	my $launcher = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'remote_bp policy launcher'});
 	kill('STOP', $launcher) == 1 or BAIL_OUT('no launcher');
-	ok(wait_for('no visit', sub { sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'remote_bp policy worker'}) == 0 }, 60), 'nobody visits the database');
-	sql(q{SELECT remote_bp_set_database_limit('postgres', 8192 * (pages - } . pages('log') . q{ + 50)) FROM remote_bp_databases WHERE database = 'postgres'});
+	ok(wait_for('no visit', sub { sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'remote_bp policy worker'}) == 0 }, 60), 'nobody visits databases');
+	sql(sprintf(q{SELECT remote_bp_set_database_limit('apart', 8192 * (pages - %d)) FROM remote_bp_databases WHERE database = 'apart'}, pages('far', 'apart') - 300));
 	(sql(q{ALTER SYSTEM SET remote_bp.exclude_tablespaces = 'space'}), sql(q{SELECT pg_reload_conf()}));
 	kill('CONT', $launcher);
-	ok(wait_for('both', sub { pages('log') == 0 && sql(q{SELECT max_bytes > 0 FROM remote_bp_databases WHERE database = 'postgres'}) eq 't' }, 60), 'excluded, and limited');
-	cmp_ok(pages('plain'), '>=', $plain - 20, 'a limit costs no pages if those that are excluded are enough');
-	sql(q{SELECT remote_bp_set_database_limit('postgres', NULL)});
-	sql(q{DROP TABLE plain; ALTER TABLE log SET TABLESPACE pg_default; ALTER TABLE t SET TABLESPACE pg_default; DROP TABLESPACE space});
+	ok(wait_for('both', sub { pages('far', 'apart') == 0 && sql(q{SELECT max_bytes > 0 FROM remote_bp_databases WHERE database = 'apart'}) eq 't' }, 60), 'it is excluded, and the database limited');
+	cmp_ok(pages('near', 'apart'), '>=', 0.95 * $near, 'a limit costs no other pages if those that are excluded are enough');
+	sql('DROP DATABASE apart');
+	sql(q{SELECT remote_bp_set_policy('log', 'default'); ALTER TABLE log SET TABLESPACE pg_default; ALTER TABLE t SET TABLESPACE pg_default; DROP TABLESPACE space});
 	sql(q{ALTER SYSTEM RESET remote_bp.exclude_tablespaces});
 	sql(q{SELECT pg_reload_conf()});
 }
