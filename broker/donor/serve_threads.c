@@ -134,7 +134,7 @@ make_room(int n)
 {
 	if (n < max_connections)
 		return true;
-	if (n >= max_connections + ENDING || !rbp_places_end_oldest(&unproved))
+	if (!rbp_places_end_oldest(&unproved))
 		return false;
 	log_crowd();
 	return true;
@@ -161,10 +161,19 @@ accept_conns(const RbpDonorConn *listener)
 {
 	for (int i = 0; i < 64; i++)
 	{
-		int			fd = accept4(listener->fd, NULL, NULL,
-								 SOCK_NONBLOCK | SOCK_CLOEXEC);
 		RbpDonorConn *conn = NULL;
+		int			fd;
 
+		/*
+		 * While that many still have to be closed, newcomers wait in the
+		 * kernel's queue: they have a place soon, and must not be refused.
+		 */
+		if (atomic_load(&donor_serve_connections) >= max_connections + ENDING)
+		{
+			usleep(1000);
+			return;
+		}
+		fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0)
 		{
 			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
