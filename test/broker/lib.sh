@@ -186,10 +186,13 @@ is()
     fi
 }
 
+# said JQ-ARGUMENT...: the expression is true of the answer; with jq 1.6, any is of an empty one
+said() { [ -n "$answer" ] && jq -e "$@" >/dev/null 2>&1 <<<"$answer"; }
+
 # has NAME JQ-EXPRESSION: it is true of the answer
 has()
 {
-    if jq -e "$2" >/dev/null 2>&1 <<<"$answer"; then
+    if said "$2"; then
         point 0 "$1"
     else
         point 1 "$1"
@@ -314,7 +317,7 @@ until_true()
 donor_is()
 {
     api GET /v1/donors
-    jq -e --arg id "$1" ".donors[] | select(.id == \$id) | $2" >/dev/null <<<"$answer"
+    said --arg id "$1" ".donors[] | select(.id == \$id) | $2"
 }
 
 finish()

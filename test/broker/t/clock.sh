@@ -12,7 +12,7 @@ export RBP_CLOCK=$dir/clock
 step() { echo "$1" >"$RBP_CLOCK.new" && mv "$RBP_CLOCK.new" "$RBP_CLOCK"; }
 beats() { api GET /metrics; sed -n 's/^remote_bp_heartbeats_total //p' <<<"$answer"; }
 beats_more() { renew; [ "$status" = 200 ] && [ "$(beats)" -gt $((had + 3)) ]; }
-gone() { api GET /v1/leases; jq -e --arg id "$1" 'all(.leases[]; .lease != $id)' >/dev/null <<<"$answer"; }
+gone() { api GET /v1/leases; said --arg id "$1" 'all(.leases[]; .lease != $id)'; }
 # The file's last line was written on this day, that many days off.
 dated() { tail -n 1 "$1" | grep -q "^$(date -u -d "$2 days" +%Y-%m-%d)"; }
 told()

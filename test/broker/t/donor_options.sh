@@ -77,4 +77,21 @@ is "a short one is in its id" "$(sed -n '1s/:.*//p' "$dir/ids")" short
 is "long ones are shortened" "$(sed -n 's/^x\{48\}-[0-9a-f]\{8\}:\([0-9]*\) \1$/fits/p' "$dir/ids" | xargs)" "fits fits"
 is "and told apart" "$(sed 's/:.*//' "$dir/ids" | sort -u | wc -l)" 3
 
+# of clean regions there may be many: it lists them only if others are neither clean nor leased
+perl -MIO::Socket::INET -e '
+    my $socket = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1", LocalPort => 0) or die;
+    $| = 1;
+    print $socket->sockport, "\n";
+    my $request = "";
+    my $client = $socket->accept;
+    until ($request =~ /^Content-Length: (\d+)\r\n(?:.*?\r\n)?\r\n(.*)/ims && length $2 == $1) { sysread $client, $request, 65536, length $request or die }
+    print $request =~ /\r\n\r\n(.*)/s, "\n"' >"$dir/said" &
+pump_pids+=($!)
+until_true 20 test -s "$dir/said"
+"${donor[@]}" --broker "http://127.0.0.1:$(cat "$dir/said")" --id silent --listen 127.0.0.1:0 2>"$dir/out" &
+pump_pids+=($!)
+until_true 20 grep -q instance "$dir/said"
+answer=$(sed -n 2p "$dir/said")
+has "a donor that comes does not list its clean regions" '.regions == 4 and .leases == [] and (has("clean") | not)'
+
 finish
