@@ -220,7 +220,9 @@ broker_donors_register(const char *path_id, json_t *body)
 		broker_told_adopt(donor, leases);
 		broker_run("INSERT INTO region (donor, number, rev) SELECT donor.key, value, revision FROM donor, json_each(?2)"
 				   " WHERE donor.key = ?1", INT(donor), JSON(json_object_get(body, "dirty")));
-		broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1", INT(donor), INT(int_of(body, "revision")));
+		broker_run("UPDATE donor_seen SET applied = ?2,"
+				   " dirty = (SELECT count(*) FROM region WHERE donor = ?1 AND lease IS NULL) WHERE donor = ?1",
+				   INT(donor), INT(int_of(body, "revision")));
 		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s", id,
 				(int) int_of(body, "regions"),
 				(long long) (int_of(body, "region_size") / REGION_UNIT), text_of(body, "host"));

@@ -144,8 +144,8 @@ const char *const broker_schema =
 "CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
 
 /*
- * Counts follow the regions.  Those that come to a lease, of which there may be many, are counted
- * at once (broker_share_hold()), and a grant raises the donor's revision once.
+ * Counts follow the regions.  Those that come, of which there may be many, are counted at once: a lease's by
+ * broker_share_hold(), dirty ones when their donor registers.  A grant raises the donor's revision once.
  */
 "CREATE TEMP TRIGGER holding_changed AFTER UPDATE OF regions ON holding BEGIN"
 "  UPDATE donor_seen SET leased = leased + NEW.regions - OLD.regions WHERE donor = NEW.donor;"
@@ -166,9 +166,6 @@ const char *const broker_schema =
 " END;"
 "CREATE TEMP TRIGGER region_cleaned AFTER DELETE ON main.region BEGIN"
 "  UPDATE donor_seen SET dirty = dirty - 1 WHERE donor = OLD.donor;"
-" END;"
-"CREATE TEMP TRIGGER region_came AFTER INSERT ON main.region WHEN NEW.lease IS NULL BEGIN"
-"  UPDATE donor_seen SET dirty = dirty + 1 WHERE donor = NEW.donor;"
 " END;"
 "CREATE TEMP TRIGGER donor_came AFTER INSERT ON main.donor BEGIN"
 "  INSERT INTO donor_seen (donor, last_heard) VALUES (NEW.key, now_ms());"
