@@ -309,7 +309,9 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 static void
 wait_for_cleaning(void)
 {
-	for (int i = 0; i < CLEAN_WAIT_MS / 5 && donor_regions_in(DONOR_REGION_DIRTY) > 0; i++)
+	int64_t		until = rbp_mono_ms() + CLEAN_WAIT_MS;
+
+	while (donor_regions_in(DONOR_REGION_DIRTY) > 0 && rbp_mono_ms() < until)
 		pause_ms(5);
 }
 
