@@ -269,7 +269,6 @@ main(int argc, char **argv)
 	if (opt_state != NULL)
 		rbp_log(RBP_LOG_WARNING, "--state is not needed any more: \"%s\" is not read; put the credentials beside it into --dir",
 				opt_state);
-	broker_state_open((int64_t) opt_donor_timeout * 1000);
 	loopback = broker_http_listen(opt_listen.host, opt_listen.port, address, sizeof(address));
 	credentials = opt_credentials != NULL || !(loopback || opt_insecure);
 	tls = credentials || opt_tls_cert != NULL;
@@ -279,6 +278,7 @@ main(int argc, char **argv)
 		broker_credentials_open(opt_credentials, opt_credentials == NULL ? made_files() : NULL, pin);
 	else if (loopback)
 		rbp_log(RBP_LOG_WARNING, "without --credentials everybody on this machine can lease memory");
+	broker_state_open((int64_t) opt_donor_timeout * 1000);
 	broker.insecure = opt_insecure && !loopback;
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
