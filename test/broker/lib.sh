@@ -33,6 +33,7 @@ declare -A pumped=()        # likewise, with one
 declare -A state_of=()      # what they say of themselves: want_back and the like
 applying=true               # they apply what is granted while a client waits for it
 settle_ms=60000             # for so long a broker waits for them
+export REMOTE_BP_TEST_SETTLE_MS=$settle_ms  # one that is not started by start_broker, too
 curl_auth=()
 
 # curl believes any broker: whom the programs believe is tested
@@ -88,7 +89,7 @@ start_broker()
     : >"$log"
     REMOTE_BP_TEST_SETTLE_MS=$settle_ms "$RBP_BROKER" --listen 127.0.0.1:0 --dir "$made" "${tls[@]}" "$@" 2>"$log" &
     broker_pid=$!
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 1200; i++)); do
         address=$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$log")
         [ -z "$address" ] || break
         kill -0 "$broker_pid" 2>/dev/null || break

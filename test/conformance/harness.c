@@ -475,7 +475,8 @@ lease_revoke(Lease *lease)
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/revoke", lease->cred.lease);
 	rc = rbp_http_request(http, "POST", path, NULL, NULL);
-	if (rc != 200)
+	/* 202: the donor is late to apply it, for which lease_get() waits */
+	if (rc != 200 && rc != 202)
 		bail_out("revoke: %d, %s", rc, rbp_http_error(http));
 }
 

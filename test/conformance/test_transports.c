@@ -1026,7 +1026,7 @@ test_expiry(bool broker_dead)
 	RbpStatus	rd;
 	RbpStatus	wr;
 	const char *how = broker_dead ? "expired, broker dead" : "expired";
-	int			ttl = patience(2) < 6 * SECOND ? (int) (patience(2) / 1000000) : 6000;
+	int			ttl = 6000;
 
 	lease_get(&lease, "expiry", 6, ttl);
 	conn = must_connect(ops, &lease);

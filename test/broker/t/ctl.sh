@@ -181,6 +181,7 @@ first=$id
 lease db2 i2 4                  # more than the other donor has
 ctl --json --wait --timeout 1 drain mem2:7001
 shape "drain that takes too long" '[(.error | type), .status]' '1 ["string",null]'
+ctl undrain mem2:7001
 waits() { "$RBP_CTL" --broker "$url" --token-file "$dir/token" --json --wait drain mem2:7001 >"$dir/drained" 2>/dev/null & }
 waits
 waiter=$!
@@ -200,7 +201,7 @@ code=$? out=$(cat "$dir/drained")
 shape "drain that waits" '[.id, .draining, .leased]' '0 ["mem2:7001",true,0]'
 ctl undrain mem2:7001
 kill_broker
-start_broker --credentials "$credentials" --donor-timeout 2
+start_broker --credentials "$credentials" --donor-timeout 5
 as "$donor"
 register mem1:7001 4 i1
 register mem2:7001 4 i1

@@ -109,6 +109,8 @@ for ((i = 0; i < 80; i++)); do
     exec {fd}<>"/dev/tcp/127.0.0.1/$port"
     silent+=("$fd")
 done
+accepted() { [ "$(threads)" -ge 80 ]; }
+until_true 30 accepted
 sleep 0.5                       # now they are old enough to be closed for others
 exec {fd}<>"/dev/tcp/127.0.0.1/$port"
 silent+=("$fd")
@@ -222,6 +224,7 @@ kill_broker
 
 # halves of large bodies, where nobody needs a credential
 curl_auth=()
+settle_ms=60000
 start_broker
 port=${url##*:}
 lease c1 i 0

@@ -5,7 +5,7 @@
 
 . "$(dirname "$0")/../lib.sh"
 
-settle_ms=500
+settle_ms=8000              # for donors that do not
 start_broker
 register a 4 ia
 beat a ia

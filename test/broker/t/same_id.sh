@@ -94,6 +94,8 @@ until_true 20 is_at elsewhere
 point $? "another one in place of a killed donor is taken when that has been silent"
 
 # In another network namespace, or on another machine, the port proves nothing.
+kill_broker
+start_broker --donor-timeout 300
 here='"transports":["tcp"],"region_size":1048576,"regions":4,"host":"mem1","port":7001'
 api POST /v1/donors "{\"id\":\"e\",\"instance\":\"boot.1/a\",$here}"
 is "a donor registers" "$status" 200
