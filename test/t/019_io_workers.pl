@@ -43,7 +43,8 @@ sub is_served
 			sub {
 				my $before = counter($node, 'hits');
 				my $pages = $node->safe_psql('postgres', q{SELECT count(pad) / 8 FROM t});
-				$most_sockets = sockets() if sockets() > $most_sockets;
+				my $sockets = sockets();
+				$most_sockets = $sockets if $sockets > $most_sockets;
 				return counter($node, 'hits') - $before > $pages / 4;
 			}),
 		"$name: a sequential scan gets pages from the donor");

@@ -324,7 +324,9 @@ SQL
 			{
 				$node->safe_psql('postgres', 'UPDATE t SET v = v + 1');
 				my $writer = $node->background_psql('postgres');
+				my $offset = log_size($node);
 				$writer->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+				wait_for('the checkpoint', sub { log_since($node, $offset) =~ /checkpoint starting/ }, 60) or die;
 				$prewarmed += $prewarm->query(q{SELECT remote_bp_prewarm('t')}) for 1 .. 20;
 				$writer->quit;
 				evict_buffers($node);
@@ -392,15 +394,24 @@ SQL
 	noticed(
 		'no-lease-check', $node,
 		sub {
-			wait_leased($node, 32) or die;
-			warm($node, 't') or die;
-			my $worker = server_process($node, 'remote_bp lease worker') or die;
-			kill('STOP', $worker) == 1 or die;
-			# One session for all: another one could not connect to the donor, and
-			# everybody would avoid it then.
-			my $session = $node->background_psql('postgres');
-			$session->query("$by_index SELECT sum(v) FROM t WHERE id > 0; SELECT count(pad) FROM rbp_ballast WHERE id > 0") for 1 .. 3;
-			$donor->freeze;
+			my ($worker, $session);
+			for my $try (1 .. 10)
+			{
+				wait_leased($node, 32) or die;
+				warm($node, 't') or die;
+				$worker = server_process($node, 'remote_bp lease worker') or die;
+				kill('STOP', $worker) == 1 or die;
+				# One session for all: another one could not connect to the donor, and
+				# everybody would avoid it then.
+				$session = $node->background_psql('postgres');
+				$session->query("$by_index SELECT sum(v) FROM t WHERE id > 0; SELECT count(pad) FROM rbp_ballast WHERE id > 0") for 1 .. 3;
+				$donor->freeze;
+				# or the donor may have fenced it by its own clock
+				last if $session->query(q{SELECT min(expires_in) > interval '0' FROM remote_bp_leases}) eq 't';
+				$donor->thaw;
+				kill('CONT', $worker);
+				$session->quit;
+			}
 			wait_for(
 				'the deadline',
 				sub { $session->query(q{SELECT max(expires_in) < interval '-0.2 s' FROM remote_bp_leases}) eq 't' },

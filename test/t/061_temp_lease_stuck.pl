@@ -59,7 +59,9 @@ ok(wait_renewed($node), 'leases are renewed while the donor does not answer');
 is(lease('temp'), $temp, 'the lease that is not wanted is kept meanwhile');
 is(lease('buffer'), $buffer, 'the other lease is kept meanwhile');
 set('temp_tier_size', '32MB');
+set('temp_io_timeout', '60s');	# a donor of a busy machine takes its time to go on
 wait_renewed($node);
+$session->query('SELECT 1') until $session->query('SHOW remote_bp.temp_io_timeout') eq '1min';
 $donor->thaw;
 $session->query('MOVE ABSOLUTE 0 FROM c');
 $session->query('MOVE FORWARD ALL FROM c');
@@ -67,6 +69,7 @@ is($session->{stderr}, '', 'data is still there if the lease is wanted again in 
 is(lease('temp'), $temp, 'the lease is the same if it is wanted again in time');
 
 # It hangs for longer.
+set('temp_io_timeout', '1s');
 $donor->freeze;
 my $offset = log_size($node);
 set('temp_tier_size', '0');

@@ -88,7 +88,7 @@ ok( wait_for(
 # be reported.
 set_faults('write drop');
 $session->query_until(qr/begins/, "\\echo begins\nMOVE 15000 FROM c;\n");
-my ($most, $polls, $last, $until) = (0, 0, 0, time + 20);
+my ($most, $polls, $last, $begun) = (0, 0, 0, time);
 my $timed_out = 0;
 do
 {
@@ -97,13 +97,14 @@ do
 	$last = $timed_out ? 0 : $staged;
 	$most = $last if $last > $most;
 	$polls++;
-} until $timed_out || $last < $most || time > $until;
+} until $timed_out || ($last < $most && time > $begun + 3) || time > $begun + 20;
 note("$polls looks, staged bytes: $most at most, $last last");
 ok(!$timed_out, 'meanwhile others can look at the file');
 set_faults();
 is(kill('CONT', $collector), 1, 'the logging collector goes on');
 close $pipe;
 $session->query('SELECT 1');
+wait_for('the collector', sub { slurp_file($log) =~ /\[$pid\] .*is lost:/ });
 like(slurp_file($log), qr/\[$pid\] .*remote_bp: block \d+ of temporary file "base\/pgsql_tmp\/pgsql_tmp$pid\.\d+" is lost: .*Permission denied/, 'the log tells what is lost');
 $session->{stderr} = '';
 $session->query('MOVE ABSOLUTE 0 FROM c; MOVE FORWARD ALL FROM c');

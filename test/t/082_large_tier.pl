@@ -1,5 +1,5 @@
 # The upkeep of a lease does not grow with the tier: on one of 512 GB, donors
-# ask for memory back again and again, and a lease of three seconds survives.
+# ask for memory back again and again, and a lease of ten seconds survives.
 #
 # The broker and its donors are played by this test, since nobody has the
 # memory: the tier stays empty.
@@ -19,7 +19,7 @@ use RemoteBP;
 use Test::More;
 
 my $GB = 1024 * 1024 * 1024;
-my ($DONORS, $REGIONS, $WAVES, $TTL_MS) = (4, 64, 5, 3000);
+my ($DONORS, $REGIONS, $WAVES, $TTL_MS) = (4, 64, 5, 10000);
 
 my $listener = IO::Socket::INET->new(Listen => 16, LocalAddr => '127.0.0.1') or BAIL_OUT("listen: $!");
 my $events = PostgreSQL::Test::Utils::tempdir() . '/events';

@@ -21,7 +21,7 @@ ok(wait_for('the donors', sub { 80 == grep { $_->{applied} == $_->{revision} } @
 my $node = new_cluster('many', broker => $broker, transport => 'tcp', tier => '80MB');
 
 ok(wait_leased($node, 64, 60), 'memory of 64 donors is leased');
-log_tells($node, 0, qr/LOG:  remote_bp: 16 leased regions are given back, because a server uses at most 64 donors$/m,
+log_tells($node, 0, qr/LOG:  remote_bp: \d+ leased regions? (?:is|are) given back, because a server uses at most 64 donors$/m,
 	'the log says that there are too many donors');
 unlike(log_since($node), qr/beyond what/, 'and blames no setting');
 wait_renewed($node);

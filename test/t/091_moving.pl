@@ -68,7 +68,7 @@ set_faults();
 $node->stop;
 
 # The pusher does not come to write anything.
-my $second = start_donor($broker, id => 'second', memory => '64MB', region_size => '4MB', args => [ '--reclaim-grace', '4' ]);
+my $second = start_donor($broker, id => 'second', memory => '64MB', region_size => '4MB', args => [ '--reclaim-grace', '20' ]);
 $node = new_cluster('staging', broker => $broker, tier => '128MB', conf => "remote_bp.io_timeout = '2s'\n");
 ok(wait_leased($node, 128), 'memory is leased');
 make_table($node, 't', 16);

@@ -44,6 +44,7 @@ sub fill
 	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
 	$node->safe_psql('postgres', "SELECT remote_bp_prewarm('t', first_block => $first, last_block => $last)");
 	evict_buffers($node);
+	wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 });
 	return;
 }
 
@@ -121,13 +122,13 @@ reset_counters($node);
 # A donor that does not answer: the first batch is waited for, the rest is read
 # from the file.
 fill(0, $pages - 1);
-$node->append_conf('postgresql.conf', "remote_bp.io_timeout = '100ms'\n");
-$node->reload;
-$node->poll_query_until('postgres', 'SHOW remote_bp.io_timeout', '100ms') or die;
 {
 	my $session = $node->background_psql('postgres');
 	$session->query('BEGIN; DECLARE c CURSOR FOR SELECT v FROM t; MOVE 200 FROM c');
 	cmp_ok(counter($node, 'read_ahead_used'), '>', 0, 'no answer: before it, pages are read ahead');
+	$node->append_conf('postgresql.conf', "remote_bp.io_timeout = '100ms'\n");
+	$node->reload;
+	wait_for('less patience', sub { $session->query('SHOW remote_bp.io_timeout') eq '100ms' }) or die;
 	$donor->freeze;
 	$session->query('MOVE ALL FROM c');
 	my $timeouts = counter($node, 'timeouts');

@@ -278,12 +278,10 @@ SQL
 	my $both = sub { $node->psql('apart', q{SELECT remote_bp_prewarm('far'), remote_bp_prewarm('near')}); return pages('far', 'apart') >= 1200 && pages('near', 'apart') >= 400; };
 	ok(wait_for('both tables', $both, 60), 'a database with a tablespace that is not excluded any more');
 	my $near = pages('near', 'apart');
-	my $launcher = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'remote_bp policy launcher'});
-	kill('STOP', $launcher) == 1 or BAIL_OUT('no launcher');
-	ok(wait_for('no visit', sub { sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'remote_bp policy worker'}) == 0 }, 60), 'nobody visits databases');
+	my $go_on = hold_policy_worker($node);
 	sql(sprintf(q{SELECT remote_bp_set_database_limit('apart', 8192 * (pages - %d)) FROM remote_bp_databases WHERE database = 'apart'}, pages('far', 'apart') - 300));
 	(sql(q{ALTER SYSTEM SET remote_bp.exclude_tablespaces = 'space'}), sql(q{SELECT pg_reload_conf()}));
-	kill('CONT', $launcher);
+	$go_on->();
 	ok(wait_for('both', sub { pages('far', 'apart') == 0 && sql(q{SELECT max_bytes > 0 FROM remote_bp_databases WHERE database = 'apart'}) eq 't' }, 60), 'it is excluded, and the database limited');
 	cmp_ok(pages('near', 'apart'), '>=', 0.95 * $near, 'a limit costs no other pages if those that are excluded are enough');
 	sql('DROP DATABASE apart');
@@ -359,9 +357,10 @@ SQL
 	kept_ok('t', 'a restart');
 	my $backend = $node->background_psql('postgres');
 	my $pid = $backend->query('SELECT pg_backend_pid()');
+	my $offset = log_size($node);
 	kill('KILL', $pid) == 1 or BAIL_OUT('kill');
 	eval { $backend->quit };
-	$node->poll_query_until('postgres', 'SELECT true') or BAIL_OUT('no recovery');
+	wait_for('recovery', sub { log_since($node, $offset) =~ /database system is ready to accept connections/ }, 120) or BAIL_OUT('no recovery');
 	wait_leased($node, 64) or BAIL_OUT('no memory');
 	kept_ok('t', 'a crash');
 

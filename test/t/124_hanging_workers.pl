@@ -26,7 +26,7 @@ for my $worker ('lease worker', 'pusher', 'policy launcher')
 		broker => $broker,
 		tier => '24MB',
 		staging => '1MB',
-		conf => "remote_bp.lease_ttl = '5s'\nremote_bp.io_timeout = '2s'\n");
+		conf => "remote_bp.io_timeout = '2s'\n" . ($worker eq 'lease worker' ? "remote_bp.lease_ttl = '5s'\n" : ''));
 	wait_leased($node, 24) or BAIL_OUT('no memory');
 	make_table($node, 't', 8, index => 0);
 	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});

@@ -56,6 +56,8 @@ scrape_configs:
     tls_config: {ca_file: "$cert"}
     static_configs: [{targets: ["@{[ $broker->address ]}"]}]
   - job_name: postgres
+    scrape_interval: 3s
+    scrape_timeout: 3s
     static_configs: [{targets: ["$exporter"]}]
 YAML
 
@@ -132,7 +134,7 @@ for my $panel (@{ JSON::PP::decode_json(slurp_file("$docs/grafana.json"))->{pane
 		# "> 0" is for what is of interest if it is there
 		my $expr = $target->{expr} =~ s/\$__rate_interval/15s/gr =~ s/\$(instance|donor|client)/.*/gr =~ s/ > 0$//r;
 		my @series;
-		ok(wait_for($expr, sub { work(); @series = ask($expr) }, 30), "$panel->{title}: $expr");
+		ok(wait_for($expr, sub { work(); @series = ask($expr) }, 300), "$panel->{title}: $expr");
 		$legends{ $target->{legendFormat} =~ s/\{\{(\w+)\}\}/$_->{$1} \/\/ '?'/ger }++ for @series;
 	}
 	ok(!(grep { $legends{$_} > 1 || /\?$/ } keys %legends), "$panel->{title}: legends tell the series apart") or diag(join("\n", sort keys %legends));

@@ -259,9 +259,6 @@ max_wal_size = 512MB
 checkpoint_timeout = 30s
 deadlock_timeout = 200ms
 log_checkpoints = off
-# Twenty clients on two processors answer late now and then; the tier shall
-# be in use all the time.
-remote_bp.io_timeout = 1s
 CONF
 	ok(wait_leased($node, $opt{tier}), 'memory is leased');
 	set_up($node);
