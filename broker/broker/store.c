@@ -213,18 +213,15 @@ sql_donor_key(sqlite3_context *context, int argc, sqlite3_value **argv)
 void
 broker_store_open(BrokerOnChange on_change)
 {
-	/*
-	 * One thread is in SQLite at a time: the one that has broker.lock.  A
-	 * statement that fails ends the process, so nothing is rolled back.
-	 */
 	now = rbp_mono_ms();
-	if (sqlite3_config(SQLITE_CONFIG_SINGLETHREAD) != SQLITE_OK ||
-		sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK ||
+	if (sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK ||
 		sqlite3_create_function(db, "now_ms", 0, SQLITE_UTF8, NULL, sql_now_ms, NULL, NULL) != SQLITE_OK ||
 		sqlite3_create_function(db, "donor_key", 2, SQLITE_UTF8, NULL, sql_donor_key, NULL, NULL) != SQLITE_OK ||
-		sqlite3_exec(db, "PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA journal_mode = OFF",
+		sqlite3_exec(db, "PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY",
 					 NULL, NULL, NULL) != SQLITE_OK ||
-		sqlite3_exec(db, broker_schema, NULL, NULL, NULL) != SQLITE_OK)
+		sqlite3_exec(db, broker_schema, NULL, NULL, NULL) != SQLITE_OK ||
+	/* a statement that fails ends the process: nothing is rolled back */
+		sqlite3_exec(db, "PRAGMA journal_mode = OFF", NULL, NULL, NULL) != SQLITE_OK)
 		rbp_die("cannot use SQLite: %s", sqlite3_errmsg(db));
 	sqlite3_update_hook(db, on_change, NULL);
 }

@@ -5,7 +5,8 @@
  *
  * There are a few threads, each with its own epoll set; a connection stays
  * with the thread that it was assigned to when it was accepted.  Nothing here
- * blocks except epoll_wait().
+ * blocks except epoll_wait(), and the first thread for a ms while a connection
+ * cannot be accepted.
  *
  * Polling.  A request that arrives while its thread sleeps costs the wake-up
  * of a core.  So a thread that has just served something polls for a while,
