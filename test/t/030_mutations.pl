@@ -408,6 +408,7 @@ SQL
 				$donor->freeze;
 				# or the donor may have fenced it by its own clock
 				last if $session->query(q{SELECT min(expires_in) > interval '0' FROM remote_bp_leases}) eq 't';
+				die 'the lease ends before the donor is frozen' if $try == 10;
 				$donor->thaw;
 				kill('CONT', $worker);
 				$session->quit;

@@ -61,7 +61,7 @@ is(lease('buffer'), $buffer, 'the other lease is kept meanwhile');
 set('temp_tier_size', '32MB');
 set('temp_io_timeout', '60s');	# a donor of a busy machine takes its time to go on
 wait_renewed($node);
-$session->query('SELECT 1') until $session->query('SHOW remote_bp.temp_io_timeout') eq '1min';
+wait_for('patience', sub { $session->query('SHOW remote_bp.temp_io_timeout') eq '1min' }) or BAIL_OUT('no patience');
 $donor->thaw;
 $session->query('MOVE ABSOLUTE 0 FROM c');
 $session->query('MOVE FORWARD ALL FROM c');

@@ -63,7 +63,7 @@ $before = state_of($node);
 set_and_wait($node, 'remote_bp.keep_time' => '0');
 ok(wait_for('the setting to be told', sub { (broker_lease($broker)->{keep_ms} // 1) == 0 }, 60), 'keep_time = 0: the lease worker has the setting');
 $node->stop;
-log_tells($node, $before->{offset}, qr/gave the leased memory back|could not tell the broker/, 'keep_time = 0: the lease is given back, unless the broker is slow');
+log_tells($node, $before->{offset}, qr/gave the leased memory back|could not tell the broker that the lease is given back/, 'keep_time = 0: the lease is given back, unless the broker is slow');
 log_tells($node, $before->{offset}, qr/the next start begins with an empty tier: there is no lease/, 'keep_time = 0: so there is no image');
 ok(!-e $node->data_dir . "/$image", 'keep_time = 0: nor one on disk');
 $node->start;

@@ -128,7 +128,7 @@ is(counter($node, 'mismatches'), 0, 'whole: no page is different from the disk')
 # A standby leaves no image, and gives its memory back.
 my $offset = log_size($node);
 $node->stop;
-log_tells($node, $offset, qr/gave the leased memory back|could not tell the broker/, 'standby: its stop gives the memory back, unless the broker is slow');
+log_tells($node, $offset, qr/gave the leased memory back|could not tell the broker that the lease is given back/, 'standby: its stop gives the memory back, unless the broker is slow');
 ok(!-e $image, 'standby: there is no image');
 $node->start;
 ok(wait_leased($node, 64, 120), 'standby: it has memory again');

@@ -73,7 +73,7 @@ grep -q "info: broker $first is well again, and is preferred to $second" "$dir/d
 point $? "the donor's log says so"
 
 # it is stopped, not killed: it knows the lease when it goes on, but not what has happened since
-until_true 30 donor_is d '.applied == .revision'    # no heartbeat is on its way
+until_true 30 donor_is d '.applied == .revision'    # no heartbeat that says something new is on its way
 kill -STOP "$broker_pid"
 url=$second
 follows() { [ "$(grep -c "registered with the broker as d, at $url\$" "$dir/donor")" -ge "$1" ]; }

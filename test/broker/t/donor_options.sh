@@ -77,6 +77,17 @@ is "a short one is in its id" "$(sed -n '1s/:.*//p' "$dir/ids")" short
 is "long ones are shortened" "$(sed -n 's/^x\{48\}-[0-9a-f]\{8\}:\([0-9]*\) \1$/fits/p' "$dir/ids" | xargs)" "fits fits"
 is "and told apart" "$(sed 's/:.*//' "$dir/ids" | sort -u | wc -l)" 3
 
+# what is taken from leases, they apply by themselves, and say so
+region=1048576
+lease c i 3
+is "real donors grant a lease" "$status $(get .bytes)" "201 $((3 * region))"
+api POST "/v1/leases/$id/revoke"
+is "they apply a revocation" "$status $(get '[.regions, .pending]')" "200 [3,[]]"
+api GET /v1/donors
+drained=$(get '[.donors[] | select(.state == "up")][0].id')
+api POST "/v1/donors/$drained/drain"
+is "and a drain" "$status $(get .pending)" "200 []"
+
 # of clean regions there may be many: it lists them only if others are neither clean nor leased
 perl -MIO::Socket::INET -e '
     my $socket = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1", LocalPort => 0) or die;
