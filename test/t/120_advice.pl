@@ -57,31 +57,32 @@ sub start_afresh
 
 # Reads of single pages in random order, the same in each run: each page of the
 # table as often as the others, or the first ones more often, or with scans of
-# another table in between.  Staging has room for a quarter of this, and is empty before
-# the next.  All of it in one session, since the last few reads of each are not counted.
+# another table in between.  Staging is empty before each sixteenth of it, for what is staged counts as
+# in the tier.  All of it in one session, since the last few reads of each are not counted.
 # Options: scans, reads ($READS), settings.
 sub load
 {
 	my ($skew, %opt) = @_;
-	my $part = ($opt{reads} // $READS) / 4;
+	my $part = int(($opt{reads} // $READS) / 16);
 	my $scan = $opt{scans} ? 'SELECT count(*) FROM scanned;' : '';
-	my $sql = <<"SQL";
+	my $read = <<"SQL";
 SELECT count(t.id) FROM
     (SELECT format('(%s,1)', floor($PAGES * random() ^ $skew))::tid AS page FROM generate_series(1, $part) OFFSET 0) s
     JOIN t ON t.ctid = s.page;
-$scan
-DO \$\$
+SQL
+	my $wait = <<'SQL';
+DO $$
 BEGIN
     FOR i IN 1..6000 LOOP
         EXIT WHEN (SELECT staged_pages = 0 FROM remote_bp_stat);
         PERFORM pg_sleep(0.01);
     END LOOP;
 END
-\$\$;
+$$;
 SQL
 	$node->safe_psql('postgres', join("\n", $opt{settings} // '',
 			'SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SELECT setseed(0.5);',
-			($sql) x 4, 'SELECT pg_stat_force_next_flush();'));
+			("$read$wait" x 4 . "$scan\n$wait") x 4, 'SELECT pg_stat_force_next_flush();'));
 	return;
 }
 
