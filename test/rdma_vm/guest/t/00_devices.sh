@@ -4,17 +4,25 @@
 
 is 'two devices are up' "$(cat /sys/class/infiniband/rxe*/ports/1/state)" $'4: ACTIVE\n4: ACTIVE'
 
-# rping's server says "wait for CONNECTED state" when its client leaves.
+# rping's server says "wait for CONNECTED state" when its client leaves.  A client that comes before the
+# server listens, or is refused, leaves the server waiting.
+listens() { rdma resource show cm_id | grep -q 'state LISTEN.*comm rping'; }
 talk()
 {
-    local server status=0
+    local server try
 
-    rping -s -a "$donor_address" -C 5 >/dev/null 2>&1 &
-    server=$!
-    sleep 1
-    timeout 20 rping -c -a "$donor_address" -C 5 || status=$?
-    wait "$server"
-    return "$status"
+    for try in 1 2 3; do
+        timeout 600 rping -s -a "$donor_address" -C 5 >/dev/null 2>&1 &
+        server=$!
+        until_true 60 listens || echo "# try $try: rping does not listen"
+        if timeout 100 rping -c -a "$donor_address" -C 5; then
+            wait "$server"
+            return 0
+        fi
+        kill "$server"
+        wait "$server"
+    done
+    return 1
 }
 
 check 'they reach each other' talk
