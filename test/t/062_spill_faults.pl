@@ -37,15 +37,6 @@ sub new_session
 	return $session;
 }
 
-sub be_patient
-{
-	my ($timeout) = @_;
-	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.temp_io_timeout = '$timeout'");
-	$node->reload;
-	$node->poll_query_until('postgres', 'SHOW remote_bp.temp_io_timeout', $timeout =~ /60s/ ? '1min' : $timeout) or BAIL_OUT('no reload');
-	return;
-}
-
 my $plain = new_session();
 my @right = map { scalar $plain->query($_) } @queries;
 $plain->quit;
@@ -121,7 +112,7 @@ for my $transport ('tcp', 'shm')
 		my ($what, $counter, $may_fail, @faults) = @$case;
 		my $name = "$transport, $what";
 		# A query that may not fail is not to fail because the machine is busy.
-		be_patient($may_fail ? '1s' : '60s');
+		set_and_wait($node, 'remote_bp.temp_io_timeout' => $may_fail ? '1s' : '1min');
 		my $writes;
 		ok( wait_for(
 				'donors to be used',
@@ -161,7 +152,7 @@ for my $transport ('tcp', 'shm')
 			temp => '48MB',
 			conf => "remote_bp.temp_mirror = on\nremote_bp.io_timeout = '200ms'\n"),
 		"$transport, two copies: memory is leased");
-	be_patient('60s');
+	set_and_wait($node, 'remote_bp.temp_io_timeout' => '1min');
 	for my $case ([ 'corrupted replies', 'donor donor1 read corrupt 0.05' ], [ 'corrupted writes', 'donor donor1 write corrupt 0.02' ])
 	{
 		my ($what, @faults) = @$case;

@@ -48,9 +48,7 @@ wait_state($node, 'ok', 'the donor goes on, and is used again');
 ok(warm($node, 't'), 'pages come from it');
 
 # With longer waits still, a query waits for it once, and not at each page.
-$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.io_timeout = '2500ms'");
-$node->reload;
-$node->poll_query_until('postgres', 'SHOW remote_bp.io_timeout', '2500ms') or BAIL_OUT('no reload');
+set_and_wait($node, 'remote_bp.io_timeout' => '2500ms');
 $node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 4');
 $donor->freeze;
 $node->reload;

@@ -27,7 +27,7 @@ use RemoteBP::Proxy;
 
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker serve_requests lease_secret http_json ctl ctl_json
-  wait_for set_faults new_cluster test_build need_test_build build_module tls http_client secret credential write_token write_credentials create_extension
+  wait_for set_faults new_cluster test_build need_test_build build_module tls http_client secret credential write_token write_credentials create_extension set_and_wait
   counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages pages_kept_or_evicted warm make_table two_templates content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_processes server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
@@ -477,6 +477,24 @@ sub create_extension
 {
 	my ($node, $db) = @_;
 	$node->safe_psql($db // 'postgres', 'CREATE EXTENSION remote_bp');
+	return;
+}
+
+# Change settings, to values as SHOW shows them; new sessions have them when it returns.
+sub set_and_wait
+{
+	my ($node, %settings) = @_;
+	for my $name (sort keys %settings)
+	{
+		$node->safe_psql('postgres', "ALTER SYSTEM SET $name = '$settings{$name}'");
+	}
+	$node->reload;
+	for my $name (sort keys %settings)
+	{
+		wait_for(
+			"$name = $settings{$name}",
+			sub { $node->safe_psql('postgres', "SHOW $name") eq $settings{$name} }) or BAIL_OUT("no $name");
+	}
 	return;
 }
 

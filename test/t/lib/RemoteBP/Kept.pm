@@ -15,7 +15,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
-  kept_cluster set_and_wait state_of kill_process crash crash_held go_on recovered wait_usable lease_id broker_lease
+  kept_cluster state_of kill_process crash crash_held go_on recovered wait_usable lease_id broker_lease
   is_right is_kept is_empty is_forgotten is_discarded
 );
 
@@ -34,24 +34,6 @@ CONF
 	make_table($node, 'pages', 24);
 	ok(warm($node, 'pages', part => 0.8), "$name: pages are in the tier");
 	return $node;
-}
-
-# Change settings, to values as SHOW shows them; new sessions have them when it returns.
-sub set_and_wait
-{
-	my ($node, %settings) = @_;
-	for my $name (sort keys %settings)
-	{
-		$node->safe_psql('postgres', "ALTER SYSTEM SET $name = '$settings{$name}'");
-	}
-	$node->reload;
-	for my $name (sort keys %settings)
-	{
-		wait_for(
-			"$name = $settings{$name}",
-			sub { $node->safe_psql('postgres', "SHOW $name") eq $settings{$name} });
-	}
-	return;
 }
 
 # The buffer tier's lease, as the server knows it.
