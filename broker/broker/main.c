@@ -278,6 +278,7 @@ main(int argc, char **argv)
 		broker_credentials_open(opt_credentials, opt_credentials == NULL ? made_files() : NULL, pin);
 	else if (loopback)
 		rbp_log(RBP_LOG_WARNING, "without --credentials everybody on this machine can lease memory");
+	/* files are made by now: they may take longer than this */
 	broker_state_open((int64_t) opt_donor_timeout * 1000);
 	broker.insecure = opt_insecure && !loopback;
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);

@@ -33,7 +33,7 @@ declare -A pumped=()        # likewise, with one
 declare -A state_of=()      # what they say of themselves: want_back and the like
 applying=true               # they apply what is granted while a client waits for it
 settle_ms=60000             # for so long a broker waits for them
-export REMOTE_BP_TEST_SETTLE_MS=$settle_ms  # one that is not started by start_broker, too
+export REMOTE_BP_TEST_SETTLE_MS=$settle_ms  # also those that start_broker does not start
 curl_auth=()
 
 # curl believes any broker: whom the programs believe is tested
@@ -187,7 +187,7 @@ is()
     fi
 }
 
-# said JQ-ARGUMENT...: the expression is true of the answer; with jq 1.6, any is of an empty one
+# said JQ-ARGUMENT...: the expression is true of the answer.  jq 1.6 takes any for true of an empty text.
 said() { [ -n "$answer" ] && jq -e "$@" >/dev/null 2>&1 <<<"$answer"; }
 
 # has NAME JQ-EXPRESSION: it is true of the answer
@@ -319,6 +319,13 @@ donor_is()
 {
     api GET /v1/donors
     said --arg id "$1" ".donors[] | select(.id == \$id) | $2"
+}
+
+# gone LEASE; for until_true
+gone()
+{
+    api GET /v1/leases
+    said --arg id "$1" 'all(.leases[]; .lease != $id)'
 }
 
 finish()

@@ -150,7 +150,7 @@ sub promises
 		my $firm = $l->{t1} < ($firm{$donor} // 0) - ROUNDING;
 		my @ends = map { $_->{op} } $since->(@{ $seen->{ended}{"$lease $donor"} // [] }, @{ $seen->{excuse}{$lease} // [] }, @{ $seen->{gave_up}{$donor} // [] });
 		my ($end) = grep { $_ ne 'taken_over' } @ends;
-		# also before the answer, of whose broker the next process was not known yet
+		# Before the answer, too, if its broker had not heard of the next process: what it promised was of a dead one.
 		my @joined = grep { $_->{t1} < $h->{since} && $_->{who} eq "b$h->{line}{broker}" } @{ $seen->{joined}{$donor} // [] };
 		my $killed = grep { my $k = $_; $k->{t0} <= $l->{t1} && !grep { $_->{t0} >= $k->{t1} } @joined } @{ $seen->{killed}{$donor} // [] };
 		my $excuse = $killed ? 'killed' :

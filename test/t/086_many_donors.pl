@@ -21,7 +21,8 @@ ok(wait_for('the donors', sub { 80 == grep { $_->{applied} == $_->{revision} } @
 my $node = new_cluster('many', broker => $broker, transport => 'tcp', tier => '80MB');
 
 ok(wait_leased($node, 64, 60), 'memory of 64 donors is leased');
-log_tells($node, 0, qr/LOG:  remote_bp: \d+ leased regions? (?:is|are) given back, because a server uses at most 64 donors$/m,
+# 16, or fewer if some donors were late to apply the grant
+log_tells($node, 0, qr/LOG:  remote_bp: (?:[1-9]|1[0-6]) leased regions? (?:is|are) given back, because a server uses at most 64 donors$/m,
 	'the log says that there are too many donors');
 unlike(log_since($node), qr/beyond what/, 'and blames no setting');
 wait_renewed($node);

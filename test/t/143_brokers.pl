@@ -15,7 +15,7 @@ use RemoteBP;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-# a busy machine needs more
+# seconds; the soak takes few, but a busy machine needs more
 my $ttl = $ENV{RBP_SOAK} ? 10 : 20;
 my $rounds = $ENV{RBP_BROKERS_LOST} // ($ENV{RBP_SOAK} ? 24 : 4);
 my @brokers = map { start_broker(name => "broker$_") } 1, 2;

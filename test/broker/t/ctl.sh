@@ -210,8 +210,8 @@ unwell() { ctl health; [ "$code" = 4 ] && grep -qE '^not well: donor mem2:7001 i
 until_true 30 unwell
 point $? "health of a donor that is silent"
 # the pumped donor goes on, the other one does not come back
-gone() { ctl --json forget mem2:7001; [ "$code" = 0 ]; }
-until_true 60 gone
+forgets() { ctl --json forget mem2:7001; [ "$code" = 0 ]; }
+until_true 60 forgets
 point $? "a donor that is gone is forgotten"
 shape forget '.' '0 {"id":"mem2:7001"}'
 ctl health

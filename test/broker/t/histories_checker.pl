@@ -43,8 +43,8 @@ noticed('or after its own clock has ended it too early', '2', @begin, '10.9 10.9
 noticed('but not after its TTL', '', @begin, '14.2 14.3 c0 read lease=L region=d0/0 rev=5 status=denied mark=');
 noticed('nor if it has been killed', '', @begin, '10.8 10.8 d0 killed', $denied);
 noticed('nor if it had been killed already', '', '9.8 9.8 d0 killed', @begin, $denied);
-noticed('and was not back elsewhere only', '', '9.8 9.8 d0 killed', '9.9 9.9 b1 joined donor=d0', @begin, $denied);
-noticed('but if it was back', '2', '9.8 9.8 d0 killed', '9.9 9.9 b0 joined donor=d0', @begin, $denied);
+noticed('and is back at another broker only', '', '9.8 9.8 d0 killed', '9.9 9.9 b1 joined donor=d0', @begin, $denied);
+noticed('but not if it was back at this one', '2', '9.8 9.8 d0 killed', '9.9 9.9 b0 joined donor=d0', @begin, $denied);
 noticed('a killed donor excuses no other', '2', @begin, '10.8 10.8 d1 killed', $denied);
 noticed('a region that was renewed, and denied', '2', @renewed, $denied_renewed);
 noticed('unless the donor, cut off, has ended it', '', @renewed, '14.5 14.5 d0 ended lease=L', $denied_renewed);

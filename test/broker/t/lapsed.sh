@@ -10,8 +10,6 @@ hour=3600000
 
 # lease_is LEASE JQ-EXPRESSION; for until_true
 lease_is() { api GET /v1/leases; said --arg id "$1" ".leases[] | select(.lease == \$id) | $2"; }
-# gone LEASE; for until_true
-gone() { api GET /v1/leases; said --arg id "$1" 'all(.leases[]; .lease != $id)'; }
 # short_lease CLIENT INSTANCE REGIONS KEEP_MS: one that lapses as soon as one may
 short_lease()
 {

@@ -302,8 +302,8 @@ is "but not where others are named" "$(connect_as "$shm_name" e "$id" "$secret" 
 grep -q 'warning: refused a client from this host, user [0-9]*: --shm-users does not have it' "$dir/other.log"
 point $? "the log says which user"
 
-# connections that drip, beside those: they leave newcomers 64 places, and few ms of a busy machine; who
-# is ended as the oldest comes again, as servers do
+# Connections that drip, beside those.  Newcomers share 64 places with them, so on a busy machine one may be the
+# oldest before it has sent its proof, and is ended.  It comes again, as servers do.
 newcomer()
 {
     local i said
